@@ -101,6 +101,24 @@ pub struct WriteField {
     pub version: u64,
     /// What happened, in order.
     pub entries: Vec<FieldEntry>,
+    /// Whether there must be room for it.
+    pub room: FieldRoom,
+}
+
+/// The member of a field's entry that says that it does not take room from what is written: a memory is read far more
+/// often than written, and every reading is an entry.
+pub const COUNTED_APART: &str = "counted_apart";
+
+/// What an operation on a field means for the room that its Workspace has.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub enum FieldRoom {
+    /// It takes some, if there is any.
+    #[default]
+    Taken,
+    /// It is counted apart, up to the same limit.
+    Apart,
+    /// It is always possible: it erases.
+    Free,
 }
 
 /// One entry of a field's log.

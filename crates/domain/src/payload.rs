@@ -274,7 +274,7 @@ payloads! {
     }
     KeyGranted { scopes: Vec<String>, }
     KeyRevoked { revoked_at: Timestamp, }
-    FieldEntry { ?field: String, epoch: u64, ?content_bytes: u64, }
+    FieldEntry { ?field: String, epoch: u64, ?content_bytes: u64, ?counted_apart: bool, }
     TrustRecorded {
         request_id: Detail,
         agent: Detail,

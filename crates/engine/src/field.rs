@@ -213,8 +213,11 @@ impl Engine {
                 return Err(refusal(Code::Forbidden, message));
             }
             let name = FieldName::of(caller, name)?;
-            // Every message is an entry of the log.
-            self.may_store(Some(&name.workspace_id), 1).await?;
+            // Every message is an entry of the log. Which room that needs is known when it is decided; mostly it is this.
+            let reads = matches!(operation, Operation::Attune | Operation::Replay);
+            if ceiling >= field::STANDARD && !reads && !purge::asks_to_purge(&envelope) {
+                self.may_store(Some(&name.workspace_id), 1).await?;
+            }
             let desk = self.shared.fields.desk(&name);
             let sender = desk::Sender {
                 actor: caller.actor.clone(),
@@ -246,6 +249,14 @@ impl Engine {
             empty => empty.insert(self.open_field(&desk).await?),
         };
         let field = &held.field;
+        let draws = matches!(view, FieldView::Dot(..) | FieldView::Svg(..));
+        if draws && !field.config().offers(Operation::Replay) {
+            let level = field.config().level.number();
+            let message =
+                format!("`REPLAY`, of which this is a picture, is not offered at level {level}");
+            let operation = Some(Operation::Replay);
+            return Err(Refusal::new(Code::UnsupportedOperation, message, operation).into());
+        }
         // A key sees what its agents may see, and the operator's everything.
         let viewers = field.viewers(&credential(caller, ceiling));
         let viewers = viewers.as_deref();

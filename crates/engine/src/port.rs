@@ -17,7 +17,7 @@ pub use embed::{Embedder, EmbeddingModel};
 pub use memory::MemoryStore;
 pub use news::{News, Publisher};
 pub use store::{
-    ApiKey, BlobStore, Claim, ClaimScope, Commit, CommitError, Committed, Expected, Fence,
+    ApiKey, BlobStore, Claim, ClaimScope, Commit, CommitError, Committed, Erased, Expected, Fence,
     FieldSegment, Heartbeat, Incoming, KeptSegment, KeyStore, LastEvents, LeaseName, LeaseStore,
     ListQuery, NewestQuery, ReadEvents, Scope, Seal, SealedTurn, SegmentStore, Store, StoreFault,
     Stored, StoredEvent, Tree, TreeAppend, TreeStore, UnusableSegment, Wanted, Whose,

@@ -9,8 +9,8 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, MutexGuard, PoisonError};
 
 use domain::{
-    ArtifactId, Govern, GovernedOperation, Order, Position, Request, RequestReply, ResourceKind,
-    WorkspaceId,
+    ArtifactId, FieldRoom, Govern, GovernedOperation, Order, Position, Request, RequestReply,
+    ResourceKind, WorkspaceId,
 };
 
 use crate::caller::{Caller, workspace_of};
@@ -22,14 +22,45 @@ use crate::share::{self, NoShare};
 const LIMIT: &str = "stored_mib_max";
 const MIB: u64 = 1024 * 1024;
 
+/// What room is kept in.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Room {
+    /// What everything takes.
+    Common,
+    /// What readings of memories take: they must not use up what others write in.
+    Apart,
+}
+
 /// Bytes that are about to be stored and not counted yet, by the key of their Workspace.
 #[derive(Debug, Default)]
 pub(crate) struct Pending {
+    common: Bytes,
+    apart: Bytes,
+}
+
+#[derive(Debug, Default)]
+struct Bytes {
     total: u64,
     workspaces: BTreeMap<Position, u64>,
 }
 
 impl Pending {
+    fn of(&self, room: Room) -> &Bytes {
+        match room {
+            Room::Common => &self.common,
+            Room::Apart => &self.apart,
+        }
+    }
+
+    fn of_mut(&mut self, room: Room) -> &mut Bytes {
+        match room {
+            Room::Common => &mut self.common,
+            Room::Apart => &mut self.apart,
+        }
+    }
+}
+
+impl Bytes {
     fn add(&mut self, workspace: Position, bytes: u64) {
         self.total += bytes;
         *self.workspaces.entry(workspace).or_default() += bytes;
@@ -44,6 +75,7 @@ impl Pending {
 #[derive(Debug)]
 pub(crate) struct Reserved {
     shared: Arc<Shared>,
+    room: Room,
     workspace: Position,
     bytes: u64,
 }
@@ -51,6 +83,7 @@ pub(crate) struct Reserved {
 impl Drop for Reserved {
     fn drop(&mut self) {
         let mut reserved = self.shared.reserved();
+        let reserved = reserved.of_mut(self.room);
         reserved.total -= self.bytes;
         if let Some(held) = reserved.workspaces.get_mut(&self.workspace) {
             *held -= self.bytes;
@@ -70,33 +103,46 @@ impl Shared {
     /// Keeps room for what a Workspace is about to store, if it may.
     pub(crate) fn reserve(
         self: &Arc<Self>,
+        room: Room,
         workspace: Position,
         bytes: u64,
     ) -> Result<Reserved, Refused> {
         let mut reserved = self.reserved();
-        self.room(workspace, &reserved, bytes)?;
-        reserved.add(workspace, bytes);
+        self.has_room(room, workspace, reserved.of(room), bytes)?;
+        reserved.of_mut(room).add(workspace, bytes);
         drop(reserved);
-        Ok(self.reservation(workspace, bytes))
+        Ok(self.reservation(room, workspace, bytes))
     }
 
     /// Keeps room for what is stored whatever the limit says.
     pub(crate) fn reserve_anyway(self: &Arc<Self>, workspace: Position, bytes: u64) -> Reserved {
-        self.reserved().add(workspace, bytes);
-        self.reservation(workspace, bytes)
+        let room = Room::Common;
+        self.reserved().of_mut(room).add(workspace, bytes);
+        self.reservation(room, workspace, bytes)
     }
 
-    fn reservation(self: &Arc<Self>, workspace: Position, bytes: u64) -> Reserved {
+    fn reservation(self: &Arc<Self>, room: Room, workspace: Position, bytes: u64) -> Reserved {
         Reserved {
             shared: Arc::clone(self),
+            room,
             workspace,
             bytes,
         }
     }
 
-    fn room(&self, workspace: Position, pending: &Pending, bytes: u64) -> Result<(), Refused> {
+    fn has_room(
+        &self,
+        room: Room,
+        workspace: Position,
+        pending: &Bytes,
+        bytes: u64,
+    ) -> Result<(), Refused> {
         let max = self.limits.stored_bytes_max;
-        let Some(stored) = self.store.stored(workspace) else {
+        let stored = match room {
+            Room::Common => self.store.stored(workspace),
+            Room::Apart => self.store.stored_apart(workspace),
+        };
+        let Some(stored) = stored else {
             return Ok(());
         };
         let total = stored.total.saturating_add(pending.total);
@@ -129,7 +175,9 @@ impl Engine {
             return Ok(());
         };
         // Mostly there is room, whoever it is.
-        let total = all.total.saturating_add(self.shared.reserved().total);
+        let total = all
+            .total
+            .saturating_add(self.shared.reserved().of(Room::Common).total);
         match total.saturating_add(bytes) <= max {
             true => Ok(()),
             false => self.reserve(workspace, bytes).await.map(drop),
@@ -157,7 +205,9 @@ impl Engine {
         let Some(workspace) = key else {
             return Ok(None);
         };
-        self.shared.reserve(workspace, bytes).map(Some)
+        self.shared
+            .reserve(Room::Common, workspace, bytes)
+            .map(Some)
     }
 
     /// Refuses content of this length for an Artifact before it arrives, when there is no room for it.
@@ -229,9 +279,20 @@ pub(crate) fn added(request: &Request) -> Option<u64> {
     }
 }
 
-/// True when what an order writes is held to the limit in its turn. What is not: results of work that was taken on, what ends
-/// or decides something, and content whose room is reserved.
-pub(crate) fn is_held_to_limit(order: &Order) -> bool {
+/// Returns the room that an order must find in its turn; none for results of work that was taken on, what ends, decides or
+/// erases something, and content whose room is reserved.
+pub(crate) fn room_for(order: &Order) -> Option<Room> {
+    if let Order::WriteField(order) = order {
+        return match order.room {
+            FieldRoom::Taken => Some(Room::Common),
+            FieldRoom::Apart => Some(Room::Apart),
+            FieldRoom::Free => None,
+        };
+    }
+    is_held_to_limit(order).then_some(Room::Common)
+}
+
+fn is_held_to_limit(order: &Order) -> bool {
     match order {
         Order::UpdateWorkspace(_)
         | Order::CreateSession(_)

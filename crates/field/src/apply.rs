@@ -326,9 +326,16 @@ impl Field {
         };
         let (text, given) = content.map_or((None, None), |content| (content.text, content.vector));
         if let Some(text) = &text {
+            // A session is created before anything is recorded in it, else it is a label that everybody sees.
+            let session = entry.session_id.as_deref();
+            let session = session.filter(|session| self.sessions.contains_key(*session));
+            let circle = session.map_or(0, |session| self.names.session(session));
             match &indexed {
-                Some(_) => self.search.add_row(row),
-                None => self.search.add_text(row, &Unit::searched_texts(text)),
+                Some(_) => self.search.add_row(row, circle),
+                None => {
+                    let texts = Unit::searched_texts(text);
+                    self.search.add_text(row, circle, &texts);
+                }
             }
             let model = recorded.model.as_ref();
             if let Some(model) = model.filter(|model| given.is_none() && model.is_hash_1024()) {

@@ -296,6 +296,15 @@ impl<'a> Work<'a> {
         Err(Fault::new(Code::Forbidden, message))
     }
 
+    /// Returns whether the sender may work in every session. Below level 3 every key that may write counts as 8, and sessions
+    /// of a higher level stay closed to it.
+    fn is_above_sessions(&self) -> bool {
+        match self.field.config.level >= Level::Full {
+            true => self.authority >= caller::SESSION_CREATOR,
+            false => self.authority >= caller::OPERATOR,
+        }
+    }
+
     /// A session that was created is for its members, and takes nothing in while paused or after its end.
     fn check_session(&self) -> Check<()> {
         let operation = self.call.envelope.operation;
@@ -310,7 +319,7 @@ impl<'a> Work<'a> {
         else {
             return Ok(());
         };
-        if !session.members.contains(self.agent()) && self.authority < caller::SESSION_CREATOR {
+        if !session.members.contains(self.agent()) && !self.is_above_sessions() {
             let message = "the sender is not a member of the session `session_id`";
             return Err(Fault::new(Code::Forbidden, message));
         }

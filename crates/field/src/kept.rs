@@ -10,7 +10,7 @@ use canon::{Digest, Value};
 use serde_json::json;
 
 use crate::event::Event;
-use crate::kind::{ConflictStatus, Format, UnitStatus};
+use crate::kind::{ConflictStatus, Format, MemoryType, UnitStatus};
 use crate::render;
 use crate::replay;
 use crate::state::{Conflict, Field, Unit};
@@ -106,6 +106,13 @@ impl Field {
         found.collect()
     }
 
+    /// Returns whether the field wrote a unit itself, for a MERGE or COMPACT: its entry is not the one of a message.
+    pub(crate) fn was_made_here(&self, unit: &Unit) -> bool {
+        let recorded = self.log.unit_named(&unit.id);
+        let recorded = recorded.and_then(|(_, node)| self.log.entry(node.record?));
+        unit.kind == MemoryType::Synthesis && recorded.is_some_and(|entry| entry.message.is_none())
+    }
+
     /// Returns the digests of all that lies beside the log and repeats the text of units.
     pub(crate) fn beside(&self, units: &[&Unit]) -> Vec<Digest> {
         let mut digests = Vec::new();
@@ -159,13 +166,14 @@ impl Field {
 
 /// Returns a unit as it was shown when it had a status.
 fn shown_at(unit: &Unit, format: Format, status: Option<UnitStatus>) -> Value {
-    let shown = render::unit(unit, format);
-    let mut shown = shown.unwrap_or_else(|| render::unit_without_text(unit));
-    if let (Some(members), Some(status)) = (shown.as_object_mut(), status) {
-        members.insert("status".to_owned(), status.as_str().into());
-        if unit.is_purged() && format != Format::IdsOnly {
-            members.insert("content".to_owned(), PURGED.into());
-        }
+    let status = status.unwrap_or(unit.status);
+    let shown = render::unit(unit, status, format);
+    let mut shown = shown.unwrap_or_else(|| render::unit_without_text(unit, status));
+    if let Some(members) = shown.as_object_mut()
+        && unit.is_purged()
+        && format != Format::IdsOnly
+    {
+        members.insert("content".to_owned(), PURGED.into());
     }
     shown
 }

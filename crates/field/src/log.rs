@@ -6,7 +6,7 @@
 use std::collections::BTreeMap;
 
 use crate::event::{Entry, Event, Outcome};
-use crate::kind::RelationType;
+use crate::kind::{RelationType, TaskAction};
 
 /// The number of an entry: its place in the log.
 pub(crate) type Place = u32;
@@ -21,6 +21,8 @@ pub struct Log {
     conflicts: Vec<ConflictNode>,
     by_task: BTreeMap<String, Vec<Place>>,
     by_session: BTreeMap<String, Vec<Place>>,
+    /// Where each task was created that COORDINATE knows.
+    tasks: BTreeMap<String, Place>,
     epoch_max: u64,
 }
 
@@ -111,6 +113,12 @@ impl Log {
         self.by_task.get(id).map_or(&[], Vec::as_slice)
     }
 
+    /// Returns the session in which a task was created; nothing for one that was created in none, or by no COORDINATE.
+    pub(crate) fn session_of_task(&self, id: &str) -> Option<&str> {
+        let created = self.tasks.get(id).and_then(|place| self.entry(*place))?;
+        created.session_id.as_deref()
+    }
+
     pub(crate) fn of_session(&self, id: &str) -> &[Place] {
         self.by_session.get(id).map_or(&[], Vec::as_slice)
     }
@@ -161,6 +169,14 @@ impl Log {
         for conflict in entry.event.conflict_ids() {
             let node = self.conflict_node(conflict);
             self.change_conflict(node, |conflict| conflict.events.push(place));
+        }
+        if let Event::Coordinated {
+            action: TaskAction::Create,
+            task_id,
+            ..
+        } = &entry.event
+        {
+            self.tasks.entry(task_id.clone()).or_insert(place);
         }
         self.index(&entry, place);
         self.epoch_max = self.epoch_max.max(entry.epoch);

@@ -101,8 +101,14 @@ impl Field {
         let conflict = happening
             .conflict
             .and_then(|conflict| self.conflict(conflict));
+        let is_of_task = matches!(
+            happening.entry.event,
+            Event::Coordinated { .. } | Event::HandedOff { .. }
+        );
+        let task = happening.entry.event.task_id().filter(|_| is_of_task);
         self.active(agent).is_some()
             && self.sees_session(agent, happening.entry.session_id.as_deref())
+            && task.is_none_or(|task| self.sees_task(agent, task))
             && unit.is_none_or(|unit| self.sees(agent, unit))
             && conflict.is_none_or(|conflict| self.sees_conflict(agent, conflict))
     }
@@ -307,8 +313,14 @@ impl Field {
                 | UnitStatus::Retracted
                 | UnitStatus::PendingEnrichment => continue,
             };
+            // Whoever does not see the conflict does not hear that it makes a unit contested.
+            let conflict = match &entry.event {
+                Event::ConflictCreated { conflict_id, .. } => Some(conflict_id.as_str()),
+                _ => None,
+            };
             found.push(Happening {
                 unit: Some(&effect.unit_id),
+                conflict,
                 asked: self.author_of(&effect.unit_id).into_iter().collect(),
                 ..plain(
                     topic,

@@ -36,6 +36,13 @@ pub(crate) struct Names {
     others: BTreeMap<String, u32>,
 }
 
+impl Names {
+    /// Returns the number of a session.
+    pub(crate) fn session(&mut self, session: &str) -> u32 {
+        number_of(&mut self.others, session)
+    }
+}
+
 fn number_of(names: &mut BTreeMap<String, u32>, name: &str) -> u32 {
     if let Some(number) = names.get(name) {
         return *number;
@@ -208,6 +215,24 @@ impl Field {
         Ranking { best, available }
     }
 
+    /// Returns the numbers of the sessions that an agent may not see into.
+    fn hidden_from(&self, agent: &str) -> BTreeSet<u32> {
+        let sessions = self.sessions.keys();
+        sessions
+            .filter(|session| !self.sees_session(agent, Some(session)))
+            .filter_map(|session| self.names.others.get(session.as_str()).copied())
+            .collect()
+    }
+
+    /// Returns the epoch of the newest unit that an agent may see.
+    pub(crate) fn newest_seen(&self, agent: &str) -> u64 {
+        let hidden = self.hidden_from(agent);
+        let newest = self.marks.iter().rev();
+        let newest = newest.map(|mark| (mark.epoch, mark.session));
+        let mut seen = newest.filter(|(_, session)| hidden.is_empty() || !hidden.contains(session));
+        seen.next().map_or(0, |(epoch, _)| epoch)
+    }
+
     /// Returns the score of one unit for a scope, as if it were the only one of its author.
     ///
     /// Costs the same in the largest field.
@@ -244,11 +269,13 @@ impl<'a> View<'a> {
     /// Compares every unit with the scope, or only the one of row `only`.
     fn new(field: &'a Field, scope: &'a Scope<'a>, only: Option<Row>) -> Self {
         let rows = field.units.len();
+        let named = |name: &str| field.names.others.get(name).copied();
+        let hidden = field.hidden_from(scope.agent);
         let scores = |query: &str| match only {
-            Some(row) => vec![field.search.words_at(query, row)],
+            Some(row) => vec![field.search.words_at(query, &hidden, row)],
             None => {
                 let mut scores = vec![0.0; rows];
-                field.search.score_words(query, &mut scores);
+                field.search.score_words(query, &hidden, &mut scores);
                 scores
             }
         };
@@ -276,10 +303,6 @@ impl<'a> View<'a> {
                 }
             }
         }
-        let hidden = field
-            .sessions
-            .keys()
-            .filter(|session| !field.sees_session(scope.agent, Some(session)));
         let near = match (neighbours(field, scope), only) {
             (near, _) if near.is_empty() => Vec::new(),
             (near, Some(row)) => vec![near.get(&row).copied().unwrap_or_default()],
@@ -294,7 +317,6 @@ impl<'a> View<'a> {
                 closeness
             }
         };
-        let named = |name: &str| field.names.others.get(name).copied();
         let mut view = Self {
             field,
             scope,
@@ -311,9 +333,10 @@ impl<'a> View<'a> {
             agent: field.names.authors.get(scope.agent).copied(),
             role: named(scope.role),
             task: scope.task.and_then(named),
-            hidden_sessions: hidden.filter_map(|session| named(session)).collect(),
+            hidden_sessions: BTreeSet::new(),
             near,
         };
+        view.hidden_sessions = hidden;
         view.weigh();
         view
     }
@@ -537,10 +560,18 @@ fn neighbours(field: &Field, scope: &Scope<'_>) -> BTreeMap<Row, f64> {
     let mut near = BTreeMap::new();
     let own = field.by_author.get(scope.agent);
     let of_task = scope.task.and_then(|task| field.by_task.get(task));
+    // Nothing leads to, from or through a unit that the requester may not see.
+    let is_seen = |row: &Row| {
+        let unit = field.at(*row);
+        unit.is_some_and(|unit| field.sees(scope.agent, unit))
+    };
     let mut edge: BTreeSet<Row> = [own, of_task]
         .into_iter()
         .flatten()
-        .flat_map(|rows| rows.iter().rev().take(ANCHORS_MAX).copied())
+        .flat_map(|rows| {
+            let rows = rows.iter().rev().take(NEIGHBOURS_MAX).copied();
+            rows.filter(is_seen).take(ANCHORS_MAX)
+        })
         .collect();
     let anchors = edge.clone();
     for closeness in [1.0, 0.5] {
@@ -556,7 +587,7 @@ fn neighbours(field: &Field, scope: &Scope<'_>) -> BTreeMap<Row, f64> {
                 if near.len() >= NEIGHBOURS_MAX {
                     return near;
                 }
-                if !anchors.contains(&row) && !near.contains_key(&row) {
+                if !anchors.contains(&row) && !near.contains_key(&row) && is_seen(&row) {
                     near.insert(row, closeness);
                     next.insert(row);
                 }

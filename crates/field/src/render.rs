@@ -4,7 +4,7 @@ use canon::{Map, Value};
 use serde_json::json;
 
 use crate::event::{Package, Relation, Subscription, UnitText};
-use crate::kind::Format;
+use crate::kind::{Format, UnitStatus};
 use crate::state::{Agent, Conflict, Field, Handoff, Session, Task, Unit};
 use crate::text;
 
@@ -18,13 +18,13 @@ pub(crate) fn agent(id: &str, agent: &Agent) -> Value {
     })
 }
 
-/// Returns a unit in the given form; nothing if its text is gone.
-pub(crate) fn unit(unit: &Unit, format: Format) -> Option<Value> {
+/// Returns a unit in the given form and with the status that the reader knows it by; nothing if its text is gone.
+pub(crate) fn unit(unit: &Unit, status: UnitStatus, format: Format) -> Option<Value> {
     if format == Format::IdsOnly {
         return Some(json!({
             "id": unit.id,
             "type": unit.kind,
-            "status": unit.status,
+            "status": status,
             "epoch": unit.epoch,
         }));
     }
@@ -46,7 +46,7 @@ pub(crate) fn unit(unit: &Unit, format: Format) -> Option<Value> {
             "session_id": unit.session,
         },
         "relations": relations(&unit.relations, words),
-        "status": unit.status,
+        "status": status,
         "epoch": unit.epoch,
     });
     if let (Some(confidence), Some(members)) = (confidence(unit, words), object.as_object_mut()) {
@@ -56,11 +56,11 @@ pub(crate) fn unit(unit: &Unit, format: Format) -> Option<Value> {
 }
 
 /// Returns a unit whose text is not at hand: what the log alone says.
-pub(crate) fn unit_without_text(unit: &Unit) -> Value {
+pub(crate) fn unit_without_text(unit: &Unit, status: UnitStatus) -> Value {
     json!({
         "id": unit.id,
         "type": unit.kind,
-        "status": unit.status,
+        "status": status,
         "epoch": unit.epoch,
         "content": null,
     })

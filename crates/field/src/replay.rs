@@ -87,6 +87,11 @@ impl Story<'_, '_> {
             .is_none_or(|entry| self.sees(entry))
     }
 
+    /// Returns whether a task may be named: it is of no session, or of one that is visible.
+    pub(crate) fn sees_task(&self, id: &str) -> bool {
+        (self.reader.sees)(self.log.session_of_task(id))
+    }
+
     /// Returns how a unit begins, or what stands for that.
     pub(crate) fn quoted(&self, unit: &str, text: &UnitText) -> String {
         match self.quotes {
@@ -262,7 +267,7 @@ fn shown_event(story: &Story<'_, '_>, entry: &Entry) -> Value {
         "agent_id": entry.agent_id,
         "description": wording::describe(story, entry),
         "memory_unit_id": unit.filter(|unit| is_record || story.sees_unit(unit)),
-        "task_id": entry.event.task_id(),
+        "task_id": entry.event.task_id().filter(|task| story.sees_task(task)),
         "timestamp": entry.at,
     })
 }

@@ -1,8 +1,9 @@
 //! Search over the text of units: BM25 by words, and vectors by model.
 //!
-//! A disposable reader of the units. Nothing here decides who may see what: it scores rows, the caller filters them.
+//! A disposable reader of the units. Nothing here decides who may see what: it scores rows, the caller filters them. How much
+//! a word counts is told by the rows that the caller may see and by no other, else scores would tell what hidden rows say.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use crate::text;
 use crate::vector::{Matrix, Model, Sparse, Vector};
@@ -19,25 +20,51 @@ pub(crate) struct Search {
     lengths: Vec<u32>,
     length_sum: u64,
     documents: u64,
+    /// The circle that each row is for; 0 for everybody.
+    circles: Vec<u32>,
+    /// Of each circle how many rows it has, and how many words these have.
+    circle_sizes: BTreeMap<u32, (u64, u64)>,
+    /// For each word that a circle has, in how many of its rows.
+    circle_words: BTreeMap<String, BTreeMap<u32, u32>>,
     matrices: BTreeMap<Model, Matrix>,
 }
 
+/// What words are weighed by: what a reader may see.
+#[derive(Debug, Clone, Copy)]
+struct Seen<'a> {
+    hidden: &'a BTreeSet<u32>,
+    documents: f64,
+    average: f64,
+}
+
 impl Search {
-    /// Adds the words of a row; rows come in ascending order.
-    pub(crate) fn add_text(&mut self, row: u32, texts: &[&str]) {
-        self.add_row(row);
+    /// Adds the words of a row that a circle may see, or everybody where that is 0; rows come in ascending order.
+    pub(crate) fn add_text(&mut self, row: u32, circle: u32, texts: &[&str]) {
+        self.add_row(row, circle);
         for (term, count) in counted(texts) {
             self.add_term(&term, [(row, count)]);
         }
     }
 
     /// Adds a row whose words are still to come.
-    pub(crate) fn add_row(&mut self, row: u32) {
+    pub(crate) fn add_row(&mut self, row: u32, circle: u32) {
         let index = usize::try_from(row).unwrap_or(usize::MAX);
         if self.lengths.len() <= index {
             self.lengths.resize(index + 1, 0);
+            self.circles.resize(index + 1, 0);
         }
         self.documents += 1;
+        if circle != 0 {
+            if let Some(place) = self.circles.get_mut(index) {
+                *place = circle;
+            }
+            self.circle_sizes.entry(circle).or_default().0 += 1;
+        }
+    }
+
+    fn circle_of(&self, row: u32) -> u32 {
+        let index = usize::try_from(row).unwrap_or(usize::MAX);
+        self.circles.get(index).copied().unwrap_or_default()
     }
 
     /// Adds rows that have a word, and how often. They were added themselves, come in ascending order, and behind those
@@ -57,16 +84,25 @@ impl Search {
             if let Some(length) = length {
                 *length += count;
             }
+            let index = usize::try_from(row).unwrap_or(usize::MAX);
+            let circle = self.circles.get(index).copied().unwrap_or_default();
+            if circle != 0 {
+                self.circle_sizes.entry(circle).or_default().1 += u64::from(count);
+                let word = self.circle_words.entry(term.to_owned()).or_default();
+                *word.entry(circle).or_default() += 1;
+            }
         }
     }
 
     /// Takes the words and vectors of a row out.
     pub(crate) fn erase(&mut self, row: u32, texts: &[&str]) {
+        let circle = self.circle_of(row);
         for text in texts {
             for term in text::terms(text) {
                 if let Some(list) = self.postings.get_mut(&term) {
                     if let Ok(place) = list.binary_search_by_key(&row, |(row, _)| *row) {
                         list.remove(place);
+                        leave_circle(&mut self.circle_words, &term, circle);
                     }
                     if list.is_empty() {
                         self.postings.remove(&term);
@@ -78,6 +114,10 @@ impl Search {
         if let Some(length) = self.lengths.get_mut(index) {
             self.length_sum -= u64::from(*length);
             self.documents -= 1;
+            if let Some((rows, words)) = self.circle_sizes.get_mut(&circle) {
+                *rows = rows.saturating_sub(1);
+                *words = words.saturating_sub(u64::from(*length));
+            }
             *length = 0;
         }
         for matrix in self.matrices.values_mut() {
@@ -112,13 +152,13 @@ impl Search {
     }
 
     /// Adds to `scores` how well each row matches the words of a query, 1 for a row of average length that has every
-    /// word once.
-    pub(crate) fn score_words(&self, query: &str, scores: &mut [f64]) {
-        let average = self.average();
-        for (list, weight) in self.weighted(query) {
+    /// word once. What is average, and how rare a word is, is told by the rows outside the hidden circles.
+    pub(crate) fn score_words(&self, query: &str, hidden: &BTreeSet<u32>, scores: &mut [f64]) {
+        let seen = self.seen(hidden);
+        for (list, weight) in self.weighted(query, seen) {
             for (row, times) in list {
                 let index = usize::try_from(*row).unwrap_or(usize::MAX);
-                let gain = weight * self.gain(index, *times, average);
+                let gain = weight * self.gain(index, *times, seen.average);
                 if let Some(score) = scores.get_mut(index) {
                     *score += gain;
                 }
@@ -127,33 +167,35 @@ impl Search {
     }
 
     /// Returns how well one row matches the words of a query, at the cost of the query alone.
-    pub(crate) fn words_at(&self, query: &str, row: u32) -> f64 {
+    pub(crate) fn words_at(&self, query: &str, hidden: &BTreeSet<u32>, row: u32) -> f64 {
         let index = usize::try_from(row).unwrap_or(usize::MAX);
-        let average = self.average();
+        let seen = self.seen(hidden);
         let mut score = 0.0;
-        for (list, weight) in self.weighted(query) {
+        for (list, weight) in self.weighted(query, seen) {
             let found = list.binary_search_by_key(&row, |(row, _)| *row).ok();
             if let Some((_, times)) = found.and_then(|place| list.get(place)) {
-                score += weight * self.gain(index, *times, average);
+                score += weight * self.gain(index, *times, seen.average);
             }
         }
         score
     }
 
     /// Returns the rows of each word of a query and what the word counts for.
-    fn weighted(&self, query: &str) -> Vec<(&[(u32, u32)], f64)> {
+    fn weighted(&self, query: &str, seen: Seen<'_>) -> Vec<(&[(u32, u32)], f64)> {
         let mut wanted = text::terms(query);
         wanted.sort_unstable();
         wanted.dedup();
-        let documents = count(self.documents);
-        let weight_of = |rows: usize| {
-            let rows = count(u64::try_from(rows).unwrap_or(u64::MAX));
-            ln(1.0 + (documents - rows + 0.5) / (rows + 0.5))
+        let weight_of = |term: &str, list: &[(u32, u32)]| {
+            let rows = u64::try_from(list.len()).unwrap_or(u64::MAX);
+            let rows = count(rows.saturating_sub(self.hidden_rows(term, seen.hidden)));
+            ln(1.0 + (seen.documents - rows + 0.5) / (rows + 0.5))
         };
         let lists: Vec<(&[(u32, u32)], f64)> = wanted
             .iter()
-            .map(|term| self.postings.get(term).map_or(&[][..], Vec::as_slice))
-            .map(|list| (list, weight_of(list.len())))
+            .map(|term| {
+                let list = self.postings.get(term).map_or(&[][..], Vec::as_slice);
+                (list, weight_of(term, list))
+            })
             .collect();
         let best: f64 = lists.iter().map(|(_, weight)| weight).sum();
         if best <= 0.0 {
@@ -165,9 +207,29 @@ impl Search {
             .collect()
     }
 
-    /// Returns how many words a row has on average.
-    fn average(&self) -> f64 {
-        count(self.length_sum) / count(self.documents).max(1.0)
+    /// Returns in how many rows of hidden circles a word stands, at the cost of the circles that have it.
+    fn hidden_rows(&self, term: &str, hidden: &BTreeSet<u32>) -> u64 {
+        if hidden.is_empty() {
+            return 0;
+        }
+        let circles = self.circle_words.get(term).into_iter().flatten();
+        let circles = circles.filter(|(circle, _)| hidden.contains(circle));
+        circles.map(|(_, rows)| u64::from(*rows)).sum()
+    }
+
+    /// Returns how many rows there are outside the hidden circles, and how many words these have on average.
+    fn seen<'a>(&self, hidden: &'a BTreeSet<u32>) -> Seen<'a> {
+        let (mut documents, mut words) = (self.documents, self.length_sum);
+        for circle in hidden {
+            let (rows, length) = self.circle_sizes.get(circle).copied().unwrap_or_default();
+            documents = documents.saturating_sub(rows);
+            words = words.saturating_sub(length);
+        }
+        Seen {
+            hidden,
+            documents: count(documents),
+            average: count(words) / count(documents).max(1.0),
+        }
     }
 
     fn gain(&self, index: usize, times: u32, average: f64) -> f64 {
@@ -187,6 +249,22 @@ impl Search {
                 }
             });
         }
+    }
+}
+
+/// Takes one row of a circle off a word.
+fn leave_circle(words: &mut BTreeMap<String, BTreeMap<u32, u32>>, term: &str, circle: u32) {
+    let Some(circles) = words.get_mut(term) else {
+        return;
+    };
+    if let Some(rows) = circles.get_mut(&circle) {
+        *rows -= 1;
+        if *rows == 0 {
+            circles.remove(&circle);
+        }
+    }
+    if circles.is_empty() {
+        words.remove(term);
     }
 }
 
@@ -253,14 +331,56 @@ mod tests {
             "latency budget",
         ];
         for (row, text) in (0_u32..).zip(texts) {
-            search.add_text(row, &[text]);
+            search.add_text(row, 0, &[text]);
         }
+        let all = BTreeSet::new();
         let mut scores = vec![0.0; 4];
-        search.score_words("cache latency", &mut scores);
+        search.score_words("cache latency", &all, &mut scores);
         assert!(scores[0] > scores[3] && scores[3] > scores[1], "{scores:?}");
         search.erase(0, &[texts[0]]);
         let mut scores = vec![0.0; 4];
-        search.score_words("rises", &mut scores);
+        search.score_words("rises", &all, &mut scores);
         assert_eq!(scores, [0.0; 4]);
+    }
+
+    /// Whoever does not see a circle gets the scores of a search that never had its rows, before and after erasing one.
+    #[test]
+    fn hidden_rows_weigh_nothing() {
+        let texts = [("cache latency rises", 0), ("proxy is warm today", 0)];
+        let secret = [
+            ("cache of the merger", 7),
+            ("cache cache cache", 7),
+            ("latency", 8),
+        ];
+        let mut without = Search::default();
+        let mut with = Search::default();
+        for (row, (text, circle)) in (0_u32..).zip(texts.into_iter().chain(secret)) {
+            if circle == 0 {
+                without.add_text(row, circle, &[text]);
+            }
+            with.add_text(row, circle, &[text]);
+        }
+        let (none, hidden) = (BTreeSet::new(), BTreeSet::from([7, 8]));
+        let queries = [
+            "cache latency",
+            "merger proxy",
+            "cache",
+            "warm cache latency",
+        ];
+        for erased in [None, Some(3_u32)] {
+            if let Some(row) = erased {
+                with.erase(row, &[secret[1].0]);
+            }
+            for query in queries {
+                let (mut one, mut other) = (vec![0.0; 2], vec![0.0; 2]);
+                without.score_words(query, &none, &mut one);
+                with.score_words(query, &hidden, &mut other);
+                assert_eq!(one, other, "{query}");
+                for row in 0..2 {
+                    let at = with.words_at(query, &hidden, row);
+                    assert_eq!(at, without.words_at(query, &none, row), "{query}");
+                }
+            }
+        }
     }
 }

@@ -9,7 +9,7 @@ use canon::Digest;
 use domain::Timestamp;
 
 use crate::caller::{Caller, OPERATOR};
-use crate::config::{Config, Level};
+use crate::config::Config;
 use crate::error::{Code, Refusal};
 use crate::event::{Message, Package, Relation, Subscription, UnitText};
 use crate::kind::{
@@ -292,7 +292,8 @@ impl Field {
         let Some(session) = session.and_then(|id| self.sessions.get(id)) else {
             return true;
         };
-        if self.config.cross_session || self.config.level < Level::Full {
+        // Also at a level that makes no sessions: what was closed at a higher one stays so.
+        if self.config.cross_session {
             return true;
         }
         let role_fits = session.roles.is_empty()
@@ -301,6 +302,31 @@ impl Field {
                 .get(agent)
                 .is_some_and(|agent| session.roles.contains(&agent.role));
         session.members.contains(agent) && (role_fits || session.creator == agent)
+    }
+
+    /// Returns whether an agent may see what a task is about, by the session that it was created in. One that COORDINATE
+    /// does not know belongs to nobody.
+    pub(crate) fn sees_task(&self, agent: &str, task: &str) -> bool {
+        let task = self.tasks.get(task);
+        task.is_none_or(|task| self.sees_session(agent, task.session.as_deref()))
+    }
+
+    /// Returns the status of a unit as whoever sees only some conflicts knows it: what others dispute among themselves is
+    /// not contested for those who cannot see by what.
+    pub(crate) fn status_for(
+        &self,
+        unit: &Unit,
+        sees_conflict: impl Fn(&Conflict) -> bool,
+    ) -> UnitStatus {
+        if unit.status != UnitStatus::Contested {
+            return unit.status;
+        }
+        let conflicts = unit.conflicts.iter();
+        let mut conflicts = conflicts.filter_map(|row| self.conflicts.get(*row));
+        match conflicts.any(|conflict| conflict.is_open() && sees_conflict(conflict)) {
+            true => unit.status,
+            false => unit.uncontested,
+        }
     }
 
     /// Returns whether an agent may see a unit.

@@ -42,7 +42,8 @@ impl Field {
         for unit in &self.units {
             let shown = self.is_session_shown(viewers, unit.session.as_deref());
             if shown && !unit.is_purged() {
-                *units.entry(unit.status.as_str()).or_default() += 1;
+                let status = self.status_for(unit, |conflict| self.is_shown(viewers, conflict));
+                *units.entry(status.as_str()).or_default() += 1;
             }
         }
         let mut conflicts: BTreeMap<&str, u64> = BTreeMap::new();

@@ -21,8 +21,9 @@ use http_body_util::combinators::BoxBody;
 use http_body_util::{BodyExt, Full};
 use rmcp::handler::server::ServerHandler;
 use rmcp::model::{
-    CallToolRequestParams, CallToolResponse, CallToolResult, ErrorData, Implementation,
-    InitializeResult, ListToolsResult, PaginatedRequestParams, ServerCapabilities, Tool,
+    CallToolRequestParams, CallToolResponse, CallToolResult, CustomRequest, CustomResult,
+    ErrorCode, ErrorData, Implementation, InitializeResult, ListToolsResult,
+    PaginatedRequestParams, ServerCapabilities, Tool,
 };
 use rmcp::service::{RequestContext, RoleServer};
 use rmcp::transport::streamable_http_server::session::never::NeverSessionManager;
@@ -284,7 +285,26 @@ impl ServerHandler for Tools {
         };
         Ok(result.into())
     }
+
+    /// A request whose parameters the SDK cannot read comes here like one whose method nobody knows.
+    async fn on_custom_request(
+        &self,
+        request: CustomRequest,
+        _: RequestContext<RoleServer>,
+    ) -> Result<CustomResult, ErrorData> {
+        let error = match KNOWN_METHODS.contains(&request.method.as_str()) {
+            true => {
+                let message = format!("`params` are not those of `{}`", request.method);
+                ErrorData::invalid_params(message, None)
+            }
+            false => ErrorData::new(ErrorCode::METHOD_NOT_FOUND, request.method, None),
+        };
+        Err(error)
+    }
 }
+
+/// The methods that are answered here.
+const KNOWN_METHODS: [&str; 4] = ["initialize", "ping", "tools/list", "tools/call"];
 
 fn tool(config: &Config, operation: Operation) -> Tool {
     let (description, payload, required) = described(config, operation);

@@ -73,20 +73,33 @@ pub(crate) fn notify(
         .on_upgrade(|mut socket| async move {
             // The connection keeps its place, and the stop of the server waits for the farewell.
             let _held = (seat, open);
-            let why = listener.run(&mut socket).await;
-            if let Some((code, reason)) = why {
-                let frame = CloseFrame {
-                    code,
-                    reason: reason.into(),
-                };
-                let farewell = socket.send(Message::Close(Some(frame)));
-                let _ = timeout(FAREWELL_MAX, farewell).await;
+            match listener.run(&mut socket).await {
+                End::Gone => {}
+                End::Closed => {
+                    // A Close is answered with one, which leaves when the socket is asked for more.
+                    let _ = timeout(FAREWELL_MAX, socket.recv()).await;
+                }
+                End::Because(code, reason) => {
+                    let frame = CloseFrame {
+                        code,
+                        reason: reason.into(),
+                    };
+                    let farewell = socket.send(Message::Close(Some(frame)));
+                    let _ = timeout(FAREWELL_MAX, farewell).await;
+                }
             }
         })
 }
 
-/// Why a socket ends; nothing to say to one that is gone.
-type End = Option<(u16, &'static str)>;
+/// Why a socket ends.
+enum End {
+    /// The client is gone, or takes nothing: there is nobody to say anything to.
+    Gone,
+    /// The client closes it.
+    Closed,
+    /// This server does, for a reason.
+    Because(u16, &'static str),
+}
 
 struct Listener {
     app: Arc<App>,
@@ -106,13 +119,13 @@ impl Listener {
             let message = tokio::select! {
                 biased;
                 _ = self.closing.wait_for(|closing| *closing) => {
-                    return Some((close_code::AWAY, "the server stops"));
+                    return End::Because(close_code::AWAY, "the server stops");
                 }
                 Ok(_) = self.revoked.wait_for(|revoked| *revoked) => {
-                    return Some((close_code::POLICY, "the key is no longer valid"));
+                    return End::Because(close_code::POLICY, "the key is no longer valid");
                 }
                 () = self.life.over(patience(&self.app.config)) => {
-                    return Some((close_code::AGAIN, "the place is needed"));
+                    return End::Because(close_code::AGAIN, "the place is needed");
                 }
                 said = socket.recv() => match said {
                     Some(Ok(Message::Ping(_) | Message::Pong(_))) => {
@@ -121,20 +134,21 @@ impl Listener {
                         continue;
                     }
                     Some(Ok(Message::Text(_) | Message::Binary(_))) => {
-                        return Some((close_code::UNSUPPORTED, "nothing is read here"));
+                        return End::Because(close_code::UNSUPPORTED, "nothing is read here");
                     }
-                    Some(Ok(Message::Close(_)) | Err(_)) | None => return None,
+                    Some(Ok(Message::Close(_))) => return End::Closed,
+                    Some(Err(_)) | None => return End::Gone,
                 },
                 frame = self.stream.next() => match frame {
                     Some(FieldFrame { data, .. }) => Message::Text(data.to_string().into()),
                     None => {
                         let reason = "notifications were missed: catch up by ATTUNE with since_epoch";
-                        return Some((close_code::AGAIN, reason));
+                        return End::Because(close_code::AGAIN, reason);
                     }
                 },
                 () = tokio::time::sleep_until(ping_at) => {
                     if self.unanswered >= PINGS_MAX {
-                        return Some((close_code::POLICY, "pings are not answered"));
+                        return End::Because(close_code::POLICY, "pings are not answered");
                     }
                     self.unanswered += 1;
                     ping_at = Instant::now() + self.heartbeat;
@@ -144,7 +158,7 @@ impl Listener {
             match timeout(SENDING_MAX, socket.send(message)).await {
                 Ok(Ok(())) => self.life.moved(),
                 // It is gone, or takes nothing: there is nobody to say it to.
-                Ok(Err(_)) | Err(_) => return None,
+                Ok(Err(_)) | Err(_) => return End::Gone,
             }
         }
     }

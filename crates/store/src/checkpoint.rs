@@ -9,10 +9,11 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::{self, JoinHandle};
+use std::time::Duration;
 
 use rusqlite::Connection;
 
-use crate::schema::{PAGE_BYTES, Role, connect};
+use crate::schema::{BUSY, PAGE_BYTES, Role, connect};
 
 /// How much log waits before a pass is worth its two syncs.
 const PASS_BYTES: u32 = 4 * 1024 * 1024;
@@ -26,6 +27,9 @@ const LOG_FRAMES_MAX: u32 = LOG_BYTES_MAX / PAGE_BYTES;
 /// How much the writer copies itself, which holds commits up for a few milliseconds. When passes do not come down
 /// to that before the log is twice as long, it copies whatever is left.
 const REST_FRAMES: u32 = 256;
+
+/// How long readers are waited for when the log is to be emptied. Those of this process are done sooner.
+const READERS_WAIT: Duration = Duration::from_millis(20);
 
 /// How often in a row a pass is made to leave no more than that.
 const ROUNDS_MAX: u32 = 4;
@@ -125,18 +129,23 @@ impl Checkpoints {
         self.progress.written.load(Ordering::Relaxed)
     }
 
-    /// Moves all of the log into the database and empties it, so that nothing older is left in its file.
-    pub(crate) fn start_over(&self, writer: &Connection) {
+    /// Moves all of the log into the database and empties it, so that nothing older is left in its file. Returns whether
+    /// somebody keeps it from that, who is waited for only briefly: commits wait meanwhile.
+    pub(crate) fn start_over(&self, writer: &Connection) -> bool {
         let passing = &self.progress.passing;
         let _passing = passing.lock().unwrap_or_else(PoisonError::into_inner);
-        let busy = writer.query_row("PRAGMA wal_checkpoint(TRUNCATE)", [], |row| {
-            row.get::<_, bool>(0)
+        let busy = writer.busy_timeout(READERS_WAIT).and_then(|()| {
+            writer.query_row("PRAGMA wal_checkpoint(TRUNCATE)", [], |row| {
+                row.get::<_, bool>(0)
+            })
         });
-        match busy {
-            Ok(false) => {}
-            Ok(true) => tracing::warn!("a reader keeps the write-ahead log from being emptied"),
-            Err(error) => tracing::warn!(%error, "the write-ahead log cannot be emptied"),
+        if let Err(error) = writer.busy_timeout(BUSY) {
+            tracing::warn!(%error, "the database does not wait for others as long as it should");
         }
+        busy.unwrap_or_else(|error| {
+            tracing::warn!(%error, "the write-ahead log cannot be emptied");
+            true
+        })
     }
 
     /// Called by the writer after each commit.

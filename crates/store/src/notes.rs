@@ -28,6 +28,12 @@ pub(crate) const CLAIM_CLOCK: &str = "claim_clock";
 /// Up to which position claims are known to be lost; absent where none are.
 pub(crate) const CLAIMS_LOST_TO: &str = "claims_lost_to";
 
+/// Begins the names of notes about purges whose content is still there, each with the position of its event; absent where
+/// none is.
+pub(crate) const ERASURE_OWED: &str = "erasure_owed_";
+/// A number that changes with each purge; absent unless the write-ahead log may hold what one took out.
+pub(crate) const ERASURE_UNWIPED: &str = "erasure_unwiped";
+
 pub(crate) const NO_COMMIT: i64 = i64::MIN;
 pub(crate) const UNKNOWN: i64 = i64::MAX;
 
@@ -57,6 +63,34 @@ pub(crate) fn number(connection: &Connection, name: &str) -> rusqlite::Result<Op
 pub(crate) fn put(connection: &Connection, name: &str, value: i64) -> rusqlite::Result<()> {
     connection
         .prepare_cached("INSERT OR REPLACE INTO meta(name, value) VALUES (?1, ?2)")?
+        .execute((name, value))
+        .map(drop)
+}
+
+/// Returns the values of all notes whose names begin so.
+pub(crate) fn starting_with(connection: &Connection, name: &str) -> rusqlite::Result<Vec<i64>> {
+    connection
+        .prepare_cached("SELECT value FROM meta WHERE substr(name, 1, ?2) = ?1 ORDER BY value")?
+        .query_map((name, name.len()), |row| row.get(0))?
+        .collect()
+}
+
+/// Removes a note.
+pub(crate) fn remove(connection: &Connection, name: &str) -> rusqlite::Result<()> {
+    connection
+        .prepare_cached("DELETE FROM meta WHERE name = ?1")?
+        .execute([name])
+        .map(drop)
+}
+
+/// Removes a note that still has this value.
+pub(crate) fn remove_value(
+    connection: &Connection,
+    name: &str,
+    value: i64,
+) -> rusqlite::Result<()> {
+    connection
+        .prepare_cached("DELETE FROM meta WHERE name = ?1 AND value = ?2")?
         .execute((name, value))
         .map(drop)
 }

@@ -34,7 +34,7 @@ const READER_CACHE_KIB: i64 = 1024;
 const STATEMENTS_MAX: usize = 64;
 
 /// How long a writer waits for another process, which is an API key being stored.
-const BUSY: Duration = Duration::from_secs(10);
+pub(crate) const BUSY: Duration = Duration::from_secs(10);
 
 const TABLES: &str = "
     CREATE TABLE meta(name TEXT PRIMARY KEY, value ANY NOT NULL) STRICT, WITHOUT ROWID;

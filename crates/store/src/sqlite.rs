@@ -3,16 +3,17 @@
 use std::fmt;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::Ordering;
+use std::sync::mpsc::RecvTimeoutError;
 use std::sync::{Arc, mpsc};
 use std::thread::{self, JoinHandle};
 
 use canon::Digest;
 use domain::{Blob, Document, EventName, Position};
 use engine::port::{
-    ApiKey, BlobStore, BoxFuture, Claim, ClaimScope, Commit, CommitError, Committed, FieldSegment,
-    Heartbeat, Incoming, KeptSegment, KeyStore, LastEvents, LeaseName, LeaseStore, ListQuery,
-    NewestQuery, News, ReadEvents, Scope, SegmentStore, Store, StoreFault, Stored, StoredEvent,
-    Tree, TreeAppend, TreeStore, Wanted, Whose,
+    ApiKey, BlobStore, BoxFuture, Claim, ClaimScope, Commit, CommitError, Committed, Erased,
+    FieldSegment, Heartbeat, Incoming, KeptSegment, KeyStore, LastEvents, LeaseName, LeaseStore,
+    ListQuery, NewestQuery, News, ReadEvents, Scope, SegmentStore, Store, StoreFault, Stored,
+    StoredEvent, Tree, TreeAppend, TreeStore, Wanted, Whose,
 };
 use rusqlite::Connection;
 use tokio::sync::{broadcast, oneshot};
@@ -226,7 +227,8 @@ impl SqliteStore {
         let role = Role::Writer {
             full_sync: options.full_sync,
         };
-        let mut prepared = match lock.is_alone() {
+        let is_alone = lock.is_alone();
+        let mut prepared = match is_alone {
             true => Some(prepare(directory, role)?),
             false => None,
         };
@@ -264,9 +266,13 @@ impl SqliteStore {
             .map_err(|error| OpenError::fault(directory, error))?;
         let place = (directory, presence.clone());
         let failed = |problem: StoreFault| OpenError::fault(directory, problem);
-        let (writer, published) =
+        let (mut writer, published) =
             Writer::new(place, connection, checkpoints, wal, after, options.shared)
                 .map_err(failed)?;
+        if is_alone && let Err(error) = writer.finish_purges() {
+            // Its note stays: the next start tries again.
+            tracing::error!(%error, "a purge that was cut short cannot be finished");
+        }
         let watch = options
             .shared
             .then(|| Watch::start(directory, Arc::clone(&published)));
@@ -276,8 +282,17 @@ impl SqliteStore {
             .name("store-write".to_owned())
             .spawn(move || {
                 let mut writer = writer;
-                for job in queue {
-                    job(&mut writer);
+                loop {
+                    let job = match writer.sleeps_at_most() {
+                        None => queue.recv().map_err(|_| RecvTimeoutError::Disconnected),
+                        Some(most) => queue.recv_timeout(most),
+                    };
+                    match job {
+                        Ok(job) => job(&mut writer),
+                        Err(RecvTimeoutError::Timeout) => {}
+                        Err(RecvTimeoutError::Disconnected) => break,
+                    }
+                    writer.wipe_when_due();
                 }
                 writer.close(checkpoint_thread);
             })
@@ -464,6 +479,10 @@ impl Store for SqliteStore {
         self.published.with_usage(|usage| usage.of(workspace))
     }
 
+    fn stored_apart(&self, workspace: Position) -> Option<Stored> {
+        self.published.with_usage(|usage| usage.apart_of(workspace))
+    }
+
     fn documents(
         &self,
         ids: Vec<Box<str>>,
@@ -556,8 +575,13 @@ impl BlobStore for SqliteStore {
         &self,
         field: Position,
         digests: Vec<Digest>,
-    ) -> BoxFuture<'_, Result<(), StoreFault>> {
-        self.write_or_fault(move |writer| writer.erase(field, &digests))
+    ) -> BoxFuture<'_, Result<Erased, StoreFault>> {
+        let (answer, result) = oneshot::channel();
+        let asked = self.write(move |writer| writer.erase(field, &digests, answer));
+        Box::pin(async move {
+            asked?;
+            result.await.unwrap_or_else(|_| Err(closed()))
+        })
     }
 
     fn blob_piece(

@@ -6,7 +6,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use domain::{BLOB_MEMBER, Event, Kind, NamedBlob, Position};
+use domain::{BLOB_MEMBER, COUNTED_APART, Event, Kind, NamedBlob, Position};
 use engine::port::{StoreFault, Stored, StoredEvent};
 use rusqlite::Connection;
 
@@ -23,12 +23,17 @@ const BYTES_MAX: u64 = 4 * 1024 * 1024;
 
 /// The row that says how far was counted. No Workspace has this key.
 const UP_TO: u64 = 0;
+/// Set in the key of a row that says how much of a Workspace is counted apart.
+const APART: u64 = 1 << 62;
 
 /// What was counted.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct Usage {
+    /// By the key of the Workspace; what is counted apart has a mark in it.
     workspaces: BTreeMap<u64, u64>,
     total: u64,
+    total_apart: u64,
+    workspaces_apart: usize,
     up_to: u64,
     /// What is not written down yet.
     events: u64,
@@ -70,8 +75,7 @@ impl Usage {
             if workspace == UP_TO {
                 usage.up_to = bytes;
             } else {
-                usage.total += bytes;
-                usage.workspaces.insert(workspace, bytes);
+                usage.count(workspace, bytes);
             }
         }
         Ok(usage)
@@ -85,12 +89,26 @@ impl Usage {
             let Some(workspace) = event.links.workspace else {
                 continue;
             };
-            let bytes = bytes_of(event);
+            let (bytes, is_apart) = bytes_of(event);
+            let key = match is_apart {
+                true => workspace.0 | APART,
+                false => workspace.0,
+            };
             self.bytes += bytes;
-            self.total += bytes;
-            *self.workspaces.entry(workspace.0).or_default() += bytes;
-            self.changed.insert(workspace.0);
+            self.count(key, bytes);
+            self.changed.insert(key);
         }
+    }
+
+    fn count(&mut self, key: u64, bytes: u64) {
+        let is_apart = key & APART != 0;
+        if is_apart {
+            self.total_apart += bytes;
+            self.workspaces_apart += usize::from(!self.workspaces.contains_key(&key));
+        } else {
+            self.total += bytes;
+        }
+        *self.workspaces.entry(key).or_default() += bytes;
     }
 
     /// True when enough was counted to be written down.
@@ -126,7 +144,17 @@ impl Usage {
         Stored {
             of_workspace: self.workspaces.get(&workspace.0).copied().unwrap_or(0),
             total: self.total,
-            workspaces: self.workspaces.len(),
+            workspaces: self.workspaces.len() - self.workspaces_apart,
+        }
+    }
+
+    /// Says the same of what is counted apart.
+    pub(crate) fn apart_of(&self, workspace: Position) -> Stored {
+        let key = workspace.0 | APART;
+        Stored {
+            of_workspace: self.workspaces.get(&key).copied().unwrap_or(0),
+            total: self.total_apart,
+            workspaces: self.workspaces_apart,
         }
     }
 }
@@ -155,17 +183,17 @@ pub(crate) fn check(connection: &Connection) -> Result<Option<String>, StoreFaul
     Ok((kept.workspaces != counted.workspaces).then(|| wrong.to_owned()))
 }
 
-/// Returns how much an event takes, with the content that it names.
-fn bytes_of(stored: &StoredEvent) -> u64 {
+/// Returns how much an event takes, with the content that it names, and whether that is counted apart.
+fn bytes_of(stored: &StoredEvent) -> (u64, bool) {
     let own = stored.bytes.len() as u64;
     if !may_name(&stored.bytes) {
-        return own;
+        return (own, false);
     }
     let Ok(event) = Event::parse(&stored.bytes) else {
-        return own;
+        return (own, false);
     };
     if event.is_header() || event.is_substituted() {
-        return own;
+        return (own, false);
     }
     let stated = |value: &canon::Value| value.get("bytes").and_then(canon::Value::as_u64);
     let moved = event.payload.get(BLOB_MEMBER);
@@ -191,9 +219,13 @@ fn bytes_of(stored: &StoredEvent) -> u64 {
             .and_then(canon::Value::as_u64),
         None => None,
     };
-    own.saturating_add(moved)
+    let bytes = own
+        .saturating_add(moved)
         .saturating_add(parts)
-        .saturating_add(content.unwrap_or(0))
+        .saturating_add(content.unwrap_or(0));
+    let is_apart = named == NamedBlob::Entry
+        && event.payload.get(COUNTED_APART) == Some(&canon::Value::Bool(true));
+    (bytes, is_apart)
 }
 
 /// False for an event that names no content, without reading it: most do not, and every commit asks.
@@ -205,6 +237,9 @@ fn may_name(bytes: &[u8]) -> bool {
     let kind = text.split_once("\",\"event\":\"");
     let kind = kind.and_then(|(_, rest)| rest.split('"').next());
     let named = kind.map(|kind| Kind::parse(kind).map_or(NamedBlob::None, Kind::named_blob));
+    if named == Some(NamedBlob::Entry) && text.contains(COUNTED_APART) {
+        return true;
+    }
     text.contains("sha256\":")
         && (named != Some(NamedBlob::None)
             || text.contains("\"blobs\":{")

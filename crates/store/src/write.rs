@@ -25,11 +25,14 @@ use crate::kept::{Keeper, Kept};
 use crate::leases::{self, Held};
 use crate::merge::{Put, Run};
 use crate::row::{DocumentRow, id_bytes, sql};
-use crate::schema::SecureDelete;
 use crate::table::Table;
 use crate::usage::Usage;
 use crate::wal::Wal;
-use crate::{blob, claims, erase, notes, projection, read, schema, segments, sharing, tree};
+use crate::{blob, claims, notes, projection, read, schema, sharing, tree};
+
+mod purge;
+
+use purge::{Owed, Purges};
 
 /// What readers see of the writer.
 #[derive(Debug)]
@@ -183,6 +186,7 @@ pub(crate) struct Writer {
     shared: Option<i64>,
     /// Small blocks at the end of the log.
     run: Run,
+    purges: Purges,
 }
 
 impl Writer {
@@ -233,6 +237,7 @@ impl Writer {
             published: Arc::clone(&published),
             shared,
             run: Run::default(),
+            purges: Purges::default(),
         };
         Ok((writer, published))
     }
@@ -243,7 +248,7 @@ impl Writer {
         let published = Arc::clone(&self.published);
         let is_due = published.with_usage(|usage| usage.is_due()) == Some(true);
         let run = self.run.take_due();
-        let (committed, events, written) = self.transact(|transaction| {
+        let (committed, events, written, owed) = self.transact(|transaction| {
             if is_due {
                 published.keep_usage(transaction.connection)?;
             }
@@ -254,6 +259,7 @@ impl Writer {
             turn(&directory, transaction, commit)
         })?;
         self.run.add(written);
+        self.purges.add(owed);
         self.published.with_usage(|usage| {
             if is_due {
                 usage.written();
@@ -283,33 +289,6 @@ impl Writer {
             put_blocks(transaction, &[], new).map(drop)
         })
         .map_err(only_fault)
-    }
-
-    /// Removes content for good, and the segments of a field that may repeat it. Removing what is gone does nothing: after a
-    /// crash in between it is asked for again.
-    pub(crate) fn erase(&mut self, field: Position, digests: &[Digest]) -> Result<(), StoreFault> {
-        for digest in digests {
-            blob::remove_file(&self.directory, digest)?;
-        }
-        let secure =
-            |connection: &Connection, how| schema::secure_delete(connection, how).map_err(fault);
-        secure(&self.connection, SecureDelete::Everywhere)?;
-        let erased = self.erase_small(field, digests);
-        secure(&self.connection, SecureDelete::InPages)?;
-        erased?;
-        // What was written first is still in the write-ahead log.
-        self.checkpoints.start_over(&self.connection);
-        Ok(())
-    }
-
-    fn erase_small(&mut self, field: Position, digests: &[Digest]) -> Result<(), StoreFault> {
-        for some in digests.chunks(erase::AT_ONCE) {
-            self.project(|connection| {
-                segments::forget(connection, field)?;
-                erase::take_out(connection, some).map(drop).map_err(fault)
-            })?;
-        }
-        Ok(())
     }
 
     /// Writes something that is of no use, to find out whether there is room again.
@@ -562,7 +541,7 @@ fn upsert_api_key(connection: &Connection, key: &ApiKey) -> rusqlite::Result<()>
     schema::seal_api_keys(connection)
 }
 
-type Done = (Committed, Vec<StoredEvent>, Vec<Put>);
+type Done = (Committed, Vec<StoredEvent>, Vec<Put>, Vec<Owed>);
 
 fn turn(
     directory: &Path,
@@ -639,7 +618,8 @@ fn turn(
         transaction.counters.tree = Some(tree);
     }
     transaction.counters.head += commit.event_count;
-    Ok((Committed { first, leases }, turn.events, written))
+    let owed = purge::note(connection, &turn.events).map_err(commit_fault)?;
+    Ok((Committed { first, leases }, turn.events, written, owed))
 }
 
 pub(crate) fn sealed_head(document: &Document) -> Option<(u64, Digest)> {

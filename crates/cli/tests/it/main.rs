@@ -27,6 +27,8 @@ mod foreign;
 #[cfg(test)]
 mod foreign_mcp;
 #[cfg(test)]
+mod forgetting;
+#[cfg(test)]
 mod governed;
 #[cfg(test)]
 mod help;

@@ -575,6 +575,7 @@ fn entries_of_a_field_keep_their_bytes_and_rest_on_its_version() {
     log.lines.clear();
     let write = |version: u64, epochs: &[u64]| {
         Order::WriteField(Box::new(domain::WriteField {
+            room: domain::FieldRoom::Taken,
             workspace_id: domain::WorkspaceId::local(),
             name: "default".to_owned(),
             version,

@@ -6,26 +6,26 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use canon::{Digest, Value};
 use domain::{
-    Blob, Command, FieldEntry, FieldId, Order, Position, Refusal as DomainRefusal, WorkspaceId,
-    WriteField,
+    Blob, Command, FieldEntry, FieldId, FieldRoom, Order, Position, Refusal as DomainRefusal,
+    WorkspaceId, WriteField,
 };
 use field::{
     Administration, Call, Caller, Code, Decided, Decision, Detection, Embedding, Entry, Envelope,
-    Field, Fresh, Kept, KeptAnswer, Message, Notification, OPERATOR, Operation, Refusal, SYSTEM,
-    administer, decide, kept_bytes,
+    Event, Field, Fresh, Kept, KeptAnswer, Message, Notification, OPERATOR, Operation, Refusal,
+    STANDARD, SYSTEM, administer, decide, kept_bytes,
 };
 use futures_util::future::join_all;
 use tokio::sync::{broadcast, oneshot};
 
 use super::FieldRefused;
-use super::purge::erased;
+use super::purge::{asks_to_purge, erased, is_purge, say_erased};
 use crate::engine::Engine;
-use crate::port::Scope;
+use crate::port::{Erased, Scope};
 use crate::refused::Refused;
 use crate::turn::{Done, Lease};
 
 /// Messages that are decided together.
-const BATCH_LEN_MAX: usize = 64;
+pub(super) const BATCH_LEN_MAX: usize = 64;
 /// Messages that wait for one field.
 const WAITING_MAX: usize = 4_096;
 /// How often a batch is decided again because somebody else wrote to the field.
@@ -69,6 +69,10 @@ impl Task {
             Task::Message(envelope) => Some(envelope.operation()),
             Task::Enrich { .. } => None,
         }
+    }
+
+    fn asks_to_purge(&self) -> bool {
+        matches!(self, Task::Message(envelope) if asks_to_purge(envelope))
     }
 }
 
@@ -390,12 +394,16 @@ impl Engine {
                 }
             }
         }
-        let purges = |entries: &Vec<Entry>| entries.iter().any(|entry| !erased(entry).is_empty());
-        let mut unerased = None;
-        if entries.iter().take(done).any(purges) {
+        let purges = |entries: &Vec<Entry>| entries.iter().any(is_purge);
+        let repeats = asked.iter().zip(&outcomes).any(|(asked, outcome)| {
+            matches!(outcome, Outcome::Repeated(_)) && asked.task.asks_to_purge()
+        });
+        let mut erasing = Ok(Erased::Gone);
+        if repeats || entries.iter().take(done).any(purges) {
             let digests = entries.iter().take(done).flatten().flat_map(erased);
             let digests = digests.copied().collect();
-            if let Err(refused) = self.erase_for(desk, &mut held, digests).await {
+            erasing = self.erase_for(desk, &mut held, digests).await;
+            if let Err(refused) = &erasing {
                 tracing::error!(
                     field = desk.name,
                     error = refused.for_the_log(),
@@ -403,7 +411,6 @@ impl Engine {
                 );
                 // The next reading of the log finishes it.
                 intact = false;
-                unerased = Some(refused);
             }
         }
         let mut again = Vec::new();
@@ -430,13 +437,17 @@ impl Engine {
                 Outcome::Refused(refusal) => Err(refusal.into()),
                 Outcome::Repeated(message) => {
                     let kept = self.answered_before(&message, operation).await;
-                    kept.map(|kept| held.field.answer_again(kept))
+                    let answer = kept.map(|kept| held.field.answer_again(kept));
+                    match asked.task.asks_to_purge() {
+                        true => answer.and_then(|answer| after_purge(answer, &erasing)),
+                        false => answer,
+                    }
                 }
                 Outcome::Written(number) if number < done => {
-                    let purged = entries.get(number).is_some_and(purges);
-                    match unerased.clone().filter(|_| purged) {
-                        Some(refused) => Err(refused.into()),
-                        None => Ok(answers.get_mut(number).map(Value::take).unwrap_or_default()),
+                    let answer = answers.get_mut(number).map(Value::take).unwrap_or_default();
+                    match entries.get(number).is_some_and(purges) {
+                        true => after_purge(answer, &erasing),
+                        false => Ok(answer),
                     }
                 }
                 Outcome::Written(_) => {
@@ -462,7 +473,7 @@ impl Engine {
         desk: &Desk,
         held: &mut Held,
         digests: Vec<Digest>,
-    ) -> Result<(), Refused> {
+    ) -> Result<Erased, Refused> {
         if held.key.is_none() {
             let id = FieldId::of(&desk.workspace_id, &desk.name);
             let document = self.shared_document(id.as_str()).await?;
@@ -502,6 +513,17 @@ impl Engine {
             nonce: *canon::sha256(self.shared.ids.salt().as_bytes()).as_bytes(),
         };
         std::iter::repeat_with(one).take(count).collect()
+    }
+}
+
+/// Completes the answer of a purge by what came of erasing.
+fn after_purge(mut answer: Value, erasing: &Result<Erased, Refused>) -> Answer {
+    match erasing {
+        Ok(erased) => {
+            say_erased(&mut answer, *erased);
+            Ok(answer)
+        }
+        Err(refused) => Err(refused.clone().into()),
     }
 }
 
@@ -610,6 +632,7 @@ impl Plan {
             workspace_id: place.0.clone(),
             name: place.1.clone(),
             version: self.held.version,
+            room: room_of(&decision, &asked.sender.caller),
             entries,
         };
         self.commands.push(Command {
@@ -623,6 +646,21 @@ impl Plan {
         self.entries.push(entries.collect());
         self.last = Some(decision);
         Outcome::Written(self.commands.len() - 1)
+    }
+}
+
+/// Returns which room an operation needs. A purge must always be possible, and neither a reading nor what a key does that
+/// may only look takes room from those who write.
+fn room_of(decision: &Decision, caller: &Caller) -> FieldRoom {
+    let mut entries = decision.steps.iter().map(|(entry, _)| entry);
+    if entries.clone().any(is_purge) {
+        return FieldRoom::Free;
+    }
+    let reads =
+        |entry: &Entry| matches!(entry.event, Event::Attuned { .. } | Event::Replayed { .. });
+    match caller.ceiling < STANDARD || entries.all(reads) {
+        true => FieldRoom::Apart,
+        false => FieldRoom::Taken,
     }
 }
 

@@ -14,7 +14,7 @@ use tokio::sync::broadcast;
 
 use super::{
     ApiKey, BlobStore, BoxFuture, Claim, ClaimScope, ClaimTime, Commit, CommitError, Committed,
-    Heartbeat, KeyStore, LastEvents, LeaseName, LeaseStore, ListQuery, NewestQuery, News,
+    Erased, Heartbeat, KeyStore, LastEvents, LeaseName, LeaseStore, ListQuery, NewestQuery, News,
     Publisher, ReadEvents, Scope, SegmentStore, Store, StoreFault, StoredEvent, Tree, TreeAppend,
     TreeStore, Wanted, Whose,
 };
@@ -270,10 +270,10 @@ impl BlobStore for MemoryStore {
         &self,
         _: Position,
         digests: Vec<Digest>,
-    ) -> BoxFuture<'_, Result<(), StoreFault>> {
+    ) -> BoxFuture<'_, Result<Erased, StoreFault>> {
         let blobs = &mut self.lock().blobs;
         blobs.retain(|digest, _| !digests.contains(digest));
-        ready(Ok(()))
+        ready(Ok(Erased::Gone))
     }
 
     fn blob(&self, digest: Digest) -> BoxFuture<'_, Result<Option<Vec<u8>>, StoreFault>> {

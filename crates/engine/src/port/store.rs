@@ -24,7 +24,7 @@ use tokio::sync::broadcast;
 
 use super::{BoxFuture, News};
 
-pub use blobs::{BlobStore, Incoming};
+pub use blobs::{BlobStore, Erased, Incoming};
 pub use keys::{ApiKey, KeyStore};
 pub use leases::{Fence, Heartbeat, LeaseName, LeaseStore, Wanted, Whose};
 pub use segments::{FieldSegment, KeptSegment, SegmentStore, UnusableSegment};
@@ -52,6 +52,11 @@ pub trait Store:
 
     /// Returns how much a Workspace has stored, by its key; none when this store does not count.
     fn stored(&self, _workspace: Position) -> Option<Stored> {
+        None
+    }
+
+    /// The same of what is counted apart.
+    fn stored_apart(&self, _workspace: Position) -> Option<Stored> {
         None
     }
 

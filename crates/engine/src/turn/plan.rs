@@ -421,9 +421,9 @@ impl Plan {
         let own: usize = events.iter().map(|event| event.bytes.len()).sum();
         let content: usize = blobs.iter().map(|blob| blob.bytes.len()).sum();
         let bytes = (own + content) as u64;
-        self.rooms.push(match quota::is_held_to_limit(order) {
-            true => shared.reserve(workspace, bytes)?,
-            false => shared.reserve_anyway(workspace, bytes),
+        self.rooms.push(match quota::room_for(order) {
+            Some(room) => shared.reserve(room, workspace, bytes)?,
+            None => shared.reserve_anyway(workspace, bytes),
         });
         Ok(())
     }

@@ -14,7 +14,7 @@ use crate::kept;
 use crate::kind::Format;
 use crate::relevance::{Ranked, Scope};
 use crate::render;
-use crate::state::{Field, Row, Unit};
+use crate::state::{Conflict, Field, Row, Unit};
 use crate::vector::Vector;
 
 /// What an ATTUNE says.
@@ -169,9 +169,10 @@ impl Work<'_> {
         Ok(answer)
     }
 
-    /// Returns the epoch of the newest unit: reads must not make knowledge look older.
+    /// Returns the epoch of the newest unit that the requester may see: neither readings nor what is hidden may make
+    /// knowledge look older.
     fn last_write(&self) -> u64 {
-        self.field.units.last().map_or(0, |unit| unit.epoch)
+        self.field.newest_seen(self.agent())
     }
 
     fn read_scope(&self) -> Check<Request> {
@@ -241,9 +242,13 @@ impl Work<'_> {
                 Format::Summary => &[Format::Summary],
                 Format::IdsOnly => &[Format::IdsOnly],
             };
+            let sees = |conflict: &Conflict| self.field.sees_conflict(self.agent(), conflict);
+            let status = self.field.status_for(unit, sees);
             let fitting = formats.iter().find_map(|format| {
-                let shown = render::unit(unit, *format);
-                let shown = shown.unwrap_or_else(|| render::unit_without_text(unit));
+                let shown = render::unit(unit, status, *format);
+                let shown = shown.unwrap_or_else(|| render::unit_without_text(unit, status));
+                // As it is returned, with its score and its reason.
+                let shown = kept::record(shown, item.score, &item.reason, *format);
                 let tokens = tokens_of(&shown) + beside;
                 (filled.tokens + tokens <= budget).then_some((*format, shown, tokens))
             });
@@ -252,16 +257,10 @@ impl Work<'_> {
             };
             filled.tokens += tokens;
             filled.rows.push(item.row);
-            filled.kept.push(json!([
-                unit.id,
-                unit.status,
-                format,
-                item.score,
-                item.reason
-            ]));
             filled
-                .records
-                .push(kept::record(shown, item.score, &item.reason, format));
+                .kept
+                .push(json!([unit.id, status, format, item.score, item.reason]));
+            filled.records.push(shown);
             conflicts.extend(named);
         }
         let own = self.field.by_author.get(self.agent());

@@ -1,6 +1,6 @@
 //! COMPACT: archives, summarises or purges units. The log keeps every entry.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use canon::Value;
 use serde_json::json;
@@ -9,7 +9,7 @@ use super::{Embedding, Synthesis, Work};
 use crate::caller;
 use crate::error::{Check, Code, Fault};
 use crate::event::{Event, UnitText};
-use crate::kind::{CompactStrategy, MemoryType, UnitStatus};
+use crate::kind::{CompactStrategy, MemoryType, RelationType, UnitStatus};
 use crate::state::Unit;
 use crate::text;
 
@@ -19,6 +19,15 @@ struct Filter {
     session: Option<String>,
     types: Vec<MemoryType>,
     status: Vec<UnitStatus>,
+}
+
+/// What was made of units that are purged.
+#[derive(Default)]
+struct Derived {
+    /// Purged with them.
+    purged: Vec<String>,
+    /// Not purged, because they are in dispute.
+    kept: Vec<String>,
 }
 
 impl Filter {
@@ -38,7 +47,7 @@ impl Filter {
     }
 }
 
-impl Work<'_> {
+impl<'a> Work<'a> {
     pub(super) fn compact(&mut self) -> Check<Value> {
         let stated = self.peek("strategy").and_then(CompactStrategy::parse);
         // What is not offered is refused before authority is asked for, as with operations.
@@ -73,6 +82,11 @@ impl Work<'_> {
             .filter(|unit| purges || self.field.sees(self.agent(), unit))
             .filter(|unit| !self.field.is_disputed(unit, None))
             .collect();
+        let mut selected = selected;
+        let derived = match purges {
+            true => self.add_derived(&mut selected),
+            false => Derived::default(),
+        };
         let reclaimed: usize = selected
             .iter()
             .filter_map(|unit| unit.text.as_ref())
@@ -93,12 +107,44 @@ impl Work<'_> {
         } else {
             0
         };
-        Ok(json!({
+        let mut answer = json!({
             "status": "ok",
             "units_affected": selected.len(),
             "synthesis_units_created": created,
             "storage_reclaimed_bytes": purges.then_some(reclaimed),
-        }))
+        });
+        if let Some(members) = answer.as_object_mut().filter(|_| purges) {
+            members.insert("derived_units".into(), derived.purged.into());
+            members.insert("derived_units_kept".into(), derived.kept.into());
+        }
+        Ok(answer)
+    }
+
+    /// Adds what the field itself made of the words of selected units: the summaries of COMPACT, the syntheses of MERGE, and
+    /// what was made of those. Units that agents recorded are their own words, whatever they quote.
+    fn add_derived(&self, selected: &mut Vec<&'a Unit>) -> Derived {
+        let field = self.field;
+        let mut known: BTreeSet<&str> = selected.iter().map(|unit| unit.id.as_str()).collect();
+        let mut derived = Derived::default();
+        let mut next = 0;
+        while let Some(unit) = selected.get(next).copied() {
+            next += 1;
+            let sources = unit.incoming.iter();
+            let sources = sources.filter(|(kind, _)| *kind == RelationType::Elaborates);
+            for made in sources.filter_map(|(_, row)| field.at(*row)) {
+                if made.is_purged() || !field.was_made_here(made) || !known.insert(&made.id) {
+                    continue;
+                }
+                // One that is in dispute waits for the end of that, like every unit.
+                if field.is_disputed(made, None) {
+                    derived.kept.push(made.id.clone());
+                } else {
+                    derived.purged.push(made.id.clone());
+                    selected.push(made);
+                }
+            }
+        }
+        derived
     }
 
     fn read_compact_filter(&self) -> Check<Filter> {

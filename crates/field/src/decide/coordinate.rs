@@ -88,10 +88,15 @@ impl Work<'_> {
     fn check_new_task(&self, id: &str, assignee: Option<&str>, depends_on: &[String]) -> Check<()> {
         self.require_for(TaskAction::Create, assignee)?;
         self.check_assignee(assignee)?;
-        if depends_on
-            .iter()
-            .any(|task| !self.field.tasks.contains_key(task))
-        {
+        if let Some(assignee) = assignee {
+            let session = self.call.envelope.session_id.as_deref();
+            self.check_reaches(assignee, session, "task.assignee")?;
+        }
+        let known = |task: &String| {
+            let task = self.field.tasks.get(task);
+            task.is_some_and(|task| self.reaches(task))
+        };
+        if !depends_on.iter().all(known) {
             let message = "`task.depends_on` names a task that does not exist";
             return Err(Fault::new(Code::UnitNotFound, message));
         }
@@ -105,7 +110,23 @@ impl Work<'_> {
     /// Returns whether the sender may work with a task, by the session that it is of.
     pub(super) fn reaches(&self, task: &Task) -> bool {
         let session = task.session.as_deref();
-        self.authority >= caller::SESSION_CREATOR || self.field.sees_session(self.agent(), session)
+        self.is_above_sessions() || self.field.sees_session(self.agent(), session)
+    }
+
+    /// Whoever gets work of a session must be able to do it there.
+    pub(super) fn check_reaches(
+        &self,
+        agent: &str,
+        session: Option<&str>,
+        name: &str,
+    ) -> Check<()> {
+        let known = self.field.active(agent);
+        let is_above = known.is_some_and(|known| known.authority >= caller::SESSION_CREATOR);
+        if is_above || self.field.sees_session(agent, session) {
+            return Ok(());
+        }
+        let message = format!("`{name}` is not a member of the session that the task is of");
+        Err(Fault::new(Code::Forbidden, message))
     }
 
     fn changed_task(&self, id: &str, action: TaskAction, assignee: Option<&str>) -> Check<Task> {
@@ -119,6 +140,9 @@ impl Work<'_> {
         if action == TaskAction::Assign {
             self.require_for(action, assignee)?;
             self.check_assignee(assignee)?;
+            if let Some(assignee) = assignee {
+                self.check_reaches(assignee, task.session.as_deref(), "task.assignee")?;
+            }
             task.assignee = assignee.map(str::to_owned);
             task.orphaned = false;
         }

@@ -52,7 +52,10 @@ impl Work<'_> {
             let own = task.assignee.as_deref();
             let own = own.is_none_or(|assignee| assignee == self.agent());
             self.require(caller::to_offer(own))?;
+            self.check_reaches(&to_agent, task.session.as_deref(), "to_agent")?;
         }
+        let session = self.call.envelope.session_id.as_deref();
+        self.check_reaches(&to_agent, session, "to_agent")?;
         for unit in &package.unit_ids {
             if self.field.visible(self.agent(), unit).is_none() {
                 let message = "`context.unit_ids` names a unit that does not exist";
@@ -93,6 +96,10 @@ impl Work<'_> {
             return Err(Fault::new(Code::InvalidTransition, message));
         }
         if action == HandoffAction::Accept {
+            // Since the offer the receiver may have left the session.
+            if let Some(task) = field.tasks.get(&handoff.task) {
+                self.check_reaches(self.agent(), task.session.as_deref(), "agent_id")?;
+            }
             self.check_goes_on(&handoff.task, "the task of the handoff is over")?;
             let moved = field.moves.get(&handoff.task);
             if moved.is_some_and(|moved| *moved > handoff.seq) {

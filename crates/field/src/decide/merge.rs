@@ -132,16 +132,20 @@ impl Work<'_> {
         match conflict.status {
             ConflictStatus::Detected | ConflictStatus::Resolving => Ok(()),
             ConflictStatus::Resolved => wrong("the conflict is resolved".into()),
-            ConflictStatus::Escalated
-                if matches!(strategy, Strategy::HumanEscalation | Strategy::Vote) =>
-            {
+            ConflictStatus::Escalated if strategy == Strategy::HumanEscalation => {
                 wrong("the conflict is escalated: the operator decides".into())
             }
-            ConflictStatus::Escalated if self.authority >= OPERATOR => Ok(()),
-            ConflictStatus::Escalated if self.field.config.level >= Level::Full => {
-                self.require(OPERATOR)
+            ConflictStatus::Escalated if self.authority < OPERATOR => {
+                match self.field.config.level >= Level::Full {
+                    true => self.require(OPERATOR),
+                    false => wrong("the conflict waits for the operator".into()),
+                }
             }
-            ConflictStatus::Escalated => wrong("the conflict waits for the operator".into()),
+            // One voice of many is not a decision.
+            ConflictStatus::Escalated if strategy == Strategy::Vote => {
+                wrong("the conflict is escalated: the operator decides, by another strategy".into())
+            }
+            ConflictStatus::Escalated => Ok(()),
         }
     }
 
@@ -338,15 +342,18 @@ impl Work<'_> {
         Ok(self.resolved_answer(dispute, &request, None, &superseded, Some(&unit_id)))
     }
 
-    /// Counts a vote; the conflict ends when more than half of those who may vote now agree.
+    /// Counts a vote; the conflict ends when more than half of those who may vote now agree. Whoever cannot see both units
+    /// cannot vote, and must not be waited for.
     fn vote(&mut self, dispute: &Dispute<'_>, request: Request) -> Check<Value> {
         let winner = self.winner(dispute, &request)?;
         let electorate: Vec<&str> = self
             .field
             .agents
             .iter()
-            .filter(|(_, agent)| {
-                agent.status != AgentStatus::Offline && agent.authority >= STANDARD
+            .filter(|(id, agent)| {
+                agent.status != AgentStatus::Offline
+                    && agent.authority >= STANDARD
+                    && self.field.sees_conflict(id, dispute.conflict)
             })
             .map(|(id, _)| id.as_str())
             .collect();

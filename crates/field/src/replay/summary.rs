@@ -1,7 +1,8 @@
 //! The summary of a replay: one paragraph of plain words, the same at every depth.
 //!
 //! What the target is and how it stands; the key events, up to ten, as who did what; who ended which conflict, how and
-//! when; and the size of the chain.
+//! when; and the size of the chain. Whatever the reader may not see is not counted in, nor told in other words: of a hidden
+//! event it says its type alone, as the timeline does.
 
 use super::Story;
 use super::wording::{contradicts, describe, named};
@@ -19,7 +20,12 @@ pub(super) fn write(story: &Story<'_, '_>) -> String {
             .collect()
     };
     let (chain, key) = (entries(&story.chain), entries(&story.key));
-    let mut text = standing(story, &chain);
+    let seen: Vec<&Entry> = chain
+        .iter()
+        .filter(|entry| story.sees(entry))
+        .copied()
+        .collect();
+    let mut text = standing(story, &seen);
     let shown = key
         .iter()
         .take(SENTENCES_MAX)
@@ -33,12 +39,9 @@ pub(super) fn write(story: &Story<'_, '_>) -> String {
         text.push_str(&sentences.join("; "));
         text.push('.');
     }
-    for (entry, strategy) in key.iter().filter_map(|entry| resolution(entry)) {
-        let by = if story.sees(entry) {
-            entry.agent_id.as_str()
-        } else {
-            super::REDACTED
-        };
+    let seen = key.iter().filter(|entry| story.sees(entry));
+    for (entry, strategy) in seen.filter_map(|entry| resolution(entry)) {
+        let by = entry.agent_id.as_str();
         text.push_str(&format!(
             " Resolved by {by} using {strategy} strategy at epoch {}.",
             entry.epoch
@@ -65,7 +68,7 @@ fn resolution<'a>(entry: &&'a Entry) -> Option<(&'a Entry, &'static str)> {
     }
 }
 
-/// Returns what the target is and where it stands, as the chain tells it.
+/// Returns what the target is and where it stands, as the visible part of the chain tells it.
 fn standing(story: &Story<'_, '_>, chain: &[&Entry]) -> String {
     let id = story.target.id.as_str();
     match story.target.kind {
@@ -82,7 +85,7 @@ fn standing(story: &Story<'_, '_>, chain: &[&Entry]) -> String {
                 }
                 _ => None,
             });
-            let status = merges.next().unwrap_or("detected");
+            let status = merges.next();
             let between = chain.iter().find_map(|entry| match &entry.event {
                 Event::ConflictCreated {
                     conflict_id,
@@ -92,16 +95,21 @@ fn standing(story: &Story<'_, '_>, chain: &[&Entry]) -> String {
                 } if conflict_id == id => Some((unit_a, unit_b)),
                 _ => None,
             });
-            match between {
-                Some((a, b)) => format!(
-                    "Conflict {id} between {} and {} is {status}.",
+            match (between, status) {
+                (Some((a, b)), status) => format!(
+                    "Conflict {id} between {} and {} is {}.",
                     named(story, a),
-                    named(story, b)
+                    named(story, b),
+                    status.unwrap_or("detected")
                 ),
-                None => format!("Conflict {id} is {status}."),
+                (None, Some(status)) => format!("Conflict {id} is {status}."),
+                (None, None) => format!("Conflict {id} belongs to a session that you do not see."),
             }
         }
         TargetType::Task => {
+            if !story.sees_task(id) {
+                return format!("Task {id} belongs to a session that you do not see.");
+            }
             let units = chain.iter().filter(|entry| {
                 matches!(&entry.event, Event::Recorded(recorded) if recorded.task_id.as_deref() == Some(id))
             });
@@ -115,6 +123,9 @@ fn standing(story: &Story<'_, '_>, chain: &[&Entry]) -> String {
             format!("Task {id} has {}{last}.", recorded(units.count()))
         }
         TargetType::Session => {
+            if !(story.reader.sees)(Some(id)) {
+                return format!("You do not see what is in session {id}.");
+            }
             let records = chain
                 .iter()
                 .filter(|entry| matches!(entry.event, Event::Recorded(_)));

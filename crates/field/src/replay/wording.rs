@@ -2,7 +2,7 @@
 
 use super::Story;
 use crate::event::{Entry, Event, Merged, Outcome, Recorded, UnitText};
-use crate::kind::{Method, RelationType, Strategy};
+use crate::kind::{Method, RelationType, Strategy, TargetType};
 use crate::text;
 
 const START_CHARACTERS: usize = 80;
@@ -67,16 +67,19 @@ pub(super) fn describe(story: &Story<'_, '_>, entry: &Entry) -> String {
             target_type,
             target_id,
             ..
-        } => format!("Replayed {target_type} {}", named(story, target_id)),
+        } => match target_type {
+            TargetType::Task => format!("Replayed task {}", task(story, target_id)),
+            _ => format!("Replayed {target_type} {}", named(story, target_id)),
+        },
         Event::HandedOff {
             action,
             task_id,
             to_agent,
             ..
-        } => format!("Handoff {action}: {task_id} to {to_agent}"),
+        } => format!("Handoff {action}: {} to {to_agent}", task(story, task_id)),
         Event::Coordinated {
             action, task_id, ..
-        } => format!("Task {action}: {task_id}"),
+        } => format!("Task {action}: {}", task(story, task_id)),
         Event::SessionChanged {
             action, session_id, ..
         } => format!("Session {action}: {session_id}"),
@@ -96,6 +99,11 @@ fn method_word(method: Method) -> Option<&'static str> {
 /// Returns the id of a unit, unless the reader may not see it.
 pub(super) fn named<'a>(story: &Story<'_, '_>, unit: &'a str) -> &'a str {
     if story.sees_unit(unit) { unit } else { HIDDEN }
+}
+
+/// Returns the id of a task, unless the reader may not see it.
+fn task<'a>(story: &Story<'_, '_>, task: &'a str) -> &'a str {
+    if story.sees_task(task) { task } else { HIDDEN }
 }
 
 fn merged_words(story: &Story<'_, '_>, merged: &Merged) -> String {

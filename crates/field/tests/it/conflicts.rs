@@ -865,7 +865,7 @@ escalated last_write_wins 6: FORBIDDEN
 escalated last_write_wins 10: resolved
 escalated human_escalation 6: INVALID_TRANSITION
 escalated human_escalation 10: INVALID_TRANSITION
-escalated vote 6: INVALID_TRANSITION
+escalated vote 6: FORBIDDEN
 escalated vote 10: INVALID_TRANSITION
 resolved last_write_wins 6: INVALID_TRANSITION
 resolved last_write_wins 10: INVALID_TRANSITION

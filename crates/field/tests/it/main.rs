@@ -16,6 +16,7 @@ mod conflicts;
 mod coordination;
 mod coverage;
 mod envelope;
+mod hidden;
 mod hostile;
 mod oracle;
 mod picture;

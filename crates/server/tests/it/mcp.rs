@@ -101,6 +101,13 @@ async fn ak_mcp_01_02_05_only_what_is_offered_is_a_tool() {
     let unknown = json!({"name": "akashik_subscribe", "arguments": {"agent_id": "ann"}});
     let unknown = hand.ask("tools/call", unknown).await;
     assert_eq!(unknown["error"]["code"], -32602, "{unknown}");
+    for arguments in [json!([]), json!("x"), json!(5)] {
+        let wrong = json!({"name": "akashik_attune", "arguments": arguments});
+        let wrong = hand.ask("tools/call", wrong).await;
+        assert_eq!(wrong["error"]["code"], -32602, "{wrong}");
+    }
+    let unknown = hand.ask("tools/unknown", json!({})).await;
+    assert_eq!(unknown["error"]["code"], -32601, "{unknown}");
 
     let strategies = |tools: &[Value]| {
         let merge = tools.iter().find(|tool| tool["name"] == "akashik_merge");

@@ -6,6 +6,7 @@ use std::time::Duration;
 use engine::port::{BlobStore, KeyStore};
 use futures_util::{SinkExt, StreamExt};
 use serde_json::{Value, json};
+use tokio::io::AsyncReadExt;
 use tokio::net::TcpStream;
 use tokio_tungstenite::tungstenite::client::IntoClientRequest;
 use tokio_tungstenite::tungstenite::{self, Message};
@@ -413,4 +414,102 @@ async fn a_websocket_ends_with_its_key_and_holds_a_place_while_it_is_open() {
     for socket in &mut sockets {
         assert_eq!(code(next(socket).await), 1008);
     }
+}
+
+#[tokio::test]
+async fn a_close_is_answered_with_a_close() {
+    let server = Server::start().await;
+    let memory = Memory::at(&server);
+    memory.join("ann").await;
+    let url = subscribed(&memory, "ann").await;
+    let mut socket = open(&url, KEY, &[]).await.unwrap();
+    let frame = tungstenite::protocol::CloseFrame {
+        code: 1000.into(),
+        reason: "done".into(),
+    };
+    socket.close(Some(frame)).await.unwrap();
+    let mut answered = false;
+    while let Some(message) = socket.next().await {
+        match message.expect("the handshake of closing is completed") {
+            Message::Ping(_) => {}
+            message => {
+                assert_eq!(code(message), 1000);
+                answered = true;
+            }
+        }
+    }
+    assert!(answered);
+}
+
+/// Takes 16 seconds: pings come no closer together than every five.
+#[tokio::test]
+async fn a_websocket_is_pinged_and_whoever_answers_no_ping_is_cut_off() {
+    let mut config = config();
+    config.sse_heartbeat = Duration::from_secs(1);
+    let server = Server::start_with(config).await;
+    let memory = Memory::at(&server);
+    memory.join("ann").await;
+    let url = subscribed(&memory, "ann").await;
+    let mut awake = open(&url, KEY, &[]).await.unwrap();
+    // What this one reads are bytes, and it answers none of them.
+    let mut silent = open(&url, KEY, &[]).await.unwrap().into_inner();
+    let reading = tokio::spawn(async move {
+        let mut bytes = Vec::new();
+        let read = silent.read_to_end(&mut bytes);
+        let _ = tokio::time::timeout(Duration::from_secs(25), read).await;
+        bytes
+    });
+    let mut pings = 0;
+    let until = tokio::time::Instant::now() + Duration::from_secs(19);
+    while let Ok(message) = tokio::time::timeout_at(until, awake.next()).await {
+        match message.expect("whoever answers stays").unwrap() {
+            Message::Ping(_) => pings += 1,
+            other => panic!("{other:?}"),
+        }
+    }
+    assert!(pings >= 3, "{pings}");
+    let bytes = reading.await.unwrap();
+    let farewell = [&[0x88, 24, 0x03, 0xf0][..], b"pings are not answered"].concat();
+    assert_eq!(bytes, [&[0x89, 0, 0x89, 0][..], &farewell].concat());
+}
+
+/// Takes some 15 seconds: a client has ten to take a frame.
+#[tokio::test]
+async fn a_websocket_client_that_takes_nothing_is_cut_off_and_holds_nobody_up() {
+    const SUBSCRIPTIONS: usize = 64;
+    const NOTES: usize = 500;
+    let server = Server::start().await;
+    let memory = Memory::at(&server);
+    memory.join("ann").await;
+    memory.join("bob").await;
+    let mut url = String::new();
+    for _ in 0..SUBSCRIPTIONS {
+        url = subscribed(&memory, "bob").await;
+    }
+    let mut request = url.as_str().into_client_request().unwrap();
+    let bearer = format!("Bearer {KEY}").parse().unwrap();
+    request.headers_mut().insert("authorization", bearer);
+    let narrow = tokio::net::TcpSocket::new_v4().unwrap();
+    narrow.set_recv_buffer_size(2_048).unwrap();
+    let address = request.uri().authority().unwrap().to_string();
+    let stream = narrow.connect(address.parse().unwrap()).await.unwrap();
+    let (mut slow, _) = client_async(request, stream).await.unwrap();
+    for number in 0..NOTES {
+        let content = format!("note {number}");
+        let note = memory.note("ann", &content, json!({}));
+        let noted = tokio::time::timeout(Duration::from_secs(5), note).await;
+        noted.expect("nobody waits for a client that does not read");
+    }
+    tokio::time::sleep(Duration::from_secs(12)).await;
+    let mut taken = 0;
+    loop {
+        let next = tokio::time::timeout(Duration::from_secs(5), slow.next()).await;
+        match next.expect("it is cut off") {
+            Some(Ok(Message::Text(_))) => taken += 1,
+            Some(Ok(Message::Ping(_))) => {}
+            Some(Ok(other)) => panic!("{other:?}"),
+            Some(Err(_)) | None => break,
+        }
+    }
+    assert!(taken < SUBSCRIPTIONS * NOTES, "{taken}");
 }

@@ -23,6 +23,7 @@ pub(crate) async fn load(store: &MemoryStore, name: &str, entries: &[Entry]) {
     let mut scratch = Scratch::default();
     scratch.insert(known.unwrap().remove(0).unwrap());
     let order = WriteField {
+        room: domain::FieldRoom::Taken,
         workspace_id: workspace,
         name: name.to_owned(),
         version: 0,

@@ -212,9 +212,30 @@ pub(super) fn compacted(out: &mut Output, strategy: &str, answer: &Value) -> any
     if strategy == "purge" {
         let bytes = number(answer, "/storage_reclaimed_bytes");
         let units = many(affected, "unit");
-        return out.line(format_args!(
+        out.line(format_args!(
             "the words of {units} are erased, {bytes} bytes"
-        ));
+        ))?;
+        let made = answer.pointer("/derived_units").and_then(Value::as_array);
+        if let Some(made) = made.filter(|made| !made.is_empty()) {
+            let made = many(made.len() as u64, "unit");
+            out.line(format_args!(
+                "{made} of these the field had made of the others"
+            ))?;
+        }
+        let kept = answer
+            .pointer("/derived_units_kept")
+            .and_then(Value::as_array);
+        for unit in kept.into_iter().flatten().filter_map(Value::as_str) {
+            out.line(format_args!(
+                "{unit} was made of them and is in dispute: it keeps its words until the conflict ends and it is purged"
+            ))?;
+        }
+        if answer.get("erasure").and_then(Value::as_str) == Some("pending") {
+            out.line(format_args!(
+                "they are still in a file: somebody reads the database, and the server erases them when that ends"
+            ))?;
+        }
+        return Ok(());
     }
     let made = number(answer, "/synthesis_units_created");
     let summaries = match made {

@@ -15,18 +15,28 @@ pub trait Incoming: std::fmt::Debug + Send + Sync {
     fn keep(self: Box<Self>, digest: Digest) -> BoxFuture<'static, Result<(), StoreFault>>;
 }
 
+/// What came of erasing content.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Erased {
+    /// No file of the store holds it any more.
+    Gone,
+    /// Nobody is given it any more, but somebody who reads an older state keeps a file from losing the bytes. The store
+    /// remembers that, also after a crash, and erases them when it can.
+    Held,
+}
+
 /// Content, stored under its digest. It is durable before a commit names it.
 pub trait BlobStore: Send + Sync {
     /// Stores content under its digest, durably. Storing what is there already does nothing.
     fn put_blob(&self, blob: Blob) -> BoxFuture<'_, Result<(), StoreFault>>;
 
     /// Removes content for good, durably, and what is kept of the fold of a field that may repeat it. What is not there
-    /// is left alone.
+    /// is left alone. Says whether the bytes of this and of every erasure before it are gone, and waits a little for that.
     fn erase_blobs(
         &self,
         field: Position,
         digests: Vec<Digest>,
-    ) -> BoxFuture<'_, Result<(), StoreFault>>;
+    ) -> BoxFuture<'_, Result<Erased, StoreFault>>;
 
     /// Opens a place for content whose digest is known only when all of it has arrived; none when this store takes
     /// content only whole.

@@ -433,6 +433,7 @@ impl Model {
             19 => {
                 let workspace = self.pick(ResourceKind::Workspace, which)?;
                 let mut order = domain::WriteField {
+                    room: domain::FieldRoom::Taken,
                     workspace_id: WorkspaceId::parse(&workspace).ok()?,
                     name: "notes".to_owned(),
                     version: 0,
