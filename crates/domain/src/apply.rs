@@ -391,10 +391,10 @@ impl Fold<'_> {
                 }
                 task.requests += 1;
                 if task.status.is_waiting() {
-                    task.wait_for(said.request_id);
+                    task.waits_also(said.request_id);
                 } else {
                     task.waits_for = Some(said.request_id);
-                    task.wait_for = None;
+                    task.waits_also = None;
                 }
                 Ok(State::Task(task))
             }
@@ -637,7 +637,7 @@ impl Fold<'_> {
             submitted: self.position,
             input,
             waits_for: None,
-            wait_for: None,
+            waits_also: None,
             requests: 0,
             started_at: None,
             completed_at: None,
@@ -729,18 +729,18 @@ impl Fold<'_> {
                 // A recovered Task asks again under the same request; an answered one waits for nothing.
                 if said.reason.as_deref() != Some("recovered") {
                     task.waits_for = None;
-                    task.wait_for = None;
+                    task.waits_also = None;
                 }
             }
             Status::Completed | Status::Failed => {
                 task.completed_at = Some(now);
                 task.waits_for = None;
-                task.wait_for = None;
+                task.waits_also = None;
             }
             Status::Canceled => {
                 task.canceled_at = Some(now);
                 task.waits_for = None;
-                task.wait_for = None;
+                task.waits_also = None;
             }
             Status::Submitted | Status::InputRequired | Status::AuthRequired => {}
         }

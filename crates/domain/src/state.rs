@@ -340,7 +340,7 @@ pub struct Task {
     pub waits_for: Option<PermissionId>,
     /// The other requests, when it asked about several things at once. Answered ones stay here until it works again.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub wait_for: Option<Box<Others>>,
+    pub waits_also: Option<Box<Others>>,
     /// How many requests it has made; the ordinal of the next is one more.
     pub requests: u64,
     /// When it first worked.
@@ -423,13 +423,13 @@ fn split_key(key: &str) -> (&str, u64) {
 impl Task {
     /// Returns the requests that it made before it began to wait; some of them may be answered already.
     pub fn awaited(&self) -> impl Iterator<Item = &PermissionId> {
-        let others = self.wait_for.iter().flat_map(|others| &others.0);
+        let others = self.waits_also.iter().flat_map(|others| &others.0);
         self.waits_for.iter().chain(others)
     }
 
     /// Adds a request to those that it waits for.
-    pub(crate) fn wait_for(&mut self, request: PermissionId) {
-        self.wait_for.get_or_insert_default().0.push(request);
+    pub(crate) fn waits_also(&mut self, request: PermissionId) {
+        self.waits_also.get_or_insert_default().0.push(request);
     }
 }
 
