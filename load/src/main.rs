@@ -27,6 +27,10 @@ use tempfile::TempDir;
 use crate::figures::Figures;
 use crate::report::Report;
 
+/// The allocator of the program, so that what is measured in this process costs what it costs there.
+#[global_allocator]
+static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
+
 const USAGE: &str = "\
 usage: load [--json] [--force] [--dir DIR] [NAME …]
 

@@ -14,7 +14,7 @@ use domain::Timestamp;
 use crate::checkpoint::{Answer, Answers};
 use crate::decimal::Decimal;
 use crate::event::{Begin, Call, CallKey, Event, Outcome, Release, Responded, SeenOutput};
-use crate::judge::{Judgement, Occasion, Status, Verdict, judge_in};
+use crate::judge::{Judgement, Occasion, Status, Verdict, judge_again, judge_in};
 use crate::narrow::narrow;
 use crate::precheck::{Refusal, check_workflow, precheck};
 use crate::reason::BlockReason;
@@ -99,6 +99,8 @@ struct Held {
     calls: Vec<Call>,
     /// Those that stood when people were asked.
     standing: Vec<Call>,
+    /// What was said about them first: what was refused stays refused, and takes no room.
+    before: Vec<Verdict>,
     cost: Option<Decimal>,
     would_block: u64,
     /// Where its calls lie among the verdicts.
@@ -325,7 +327,8 @@ impl Run<'_> {
             answers: &answers,
         };
         let seat = self.seat.as_ref();
-        let judgement = judge_in(self.rules, &self.state, &held.response, occasion, seat);
+        let (state, response) = (&self.state, &held.response);
+        let judgement = judge_again(self.rules, state, response, occasion, seat, &held.before);
         let own = self.verdicts.calls.get_mut(held.verdicts.clone());
         for (call, verdict) in own.unwrap_or_default().iter_mut().zip(judgement.verdicts()) {
             if verdict.status() == Status::Block && call.verdict != Backtested::NotJudgeable {
@@ -464,6 +467,7 @@ impl Run<'_> {
             at,
             calls: calls.map(|verdict| verdict.call().clone()).collect(),
             standing: judgement.standing(),
+            before: judgement.verdicts().to_vec(),
             cost,
             would_block,
             verdicts: first..self.verdicts.calls.len(),

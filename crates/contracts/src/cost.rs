@@ -58,9 +58,20 @@ impl Prices {
     /// Returns the price of a model. The table speaks for the two providers by their own names only; a model in neither has
     /// no price.
     pub fn get(&self, provider_model: &str) -> Option<Price> {
-        if let Some(price) = self.given.get(provider_model) {
-            return Some(*price);
-        }
+        let given = self.given.get(provider_model).copied();
+        given.or_else(|| self.of_the_table(provider_model))
+    }
+
+    /// Says whether a given price is below the one of the table, or stands for a model that the table does not have.
+    pub fn undercut(&self) -> bool {
+        let mut given = self.given.iter();
+        given.any(|(model, price)| {
+            let listed = self.of_the_table(model);
+            listed.is_none_or(|listed| price.is_below(&listed))
+        })
+    }
+
+    fn of_the_table(&self, provider_model: &str) -> Option<Price> {
         let (provider, model) = provider_model.split_once('/')?;
         let host = match provider {
             "openai" => "api.openai.com",
@@ -88,6 +99,20 @@ impl Prices {
 }
 
 impl Price {
+    fn is_below(&self, other: &Price) -> bool {
+        let parts = |price: &Price| {
+            let twice = price.input.checked_add(price.input);
+            [
+                Some(price.input),
+                Some(price.output),
+                Some(price.cache_read.unwrap_or(price.input)),
+                price.cache_write.or(twice),
+            ]
+        };
+        let (own, others) = (parts(self), parts(other));
+        own.into_iter().zip(others).any(|(own, other)| own < other)
+    }
+
     /// Returns the exact cost of a call, or nothing when it has too many digits to be exact.
     pub fn cost(&self, usage: Usage) -> Option<Decimal> {
         let twice = self.input.checked_add(self.input)?;

@@ -177,9 +177,11 @@ impl<'a> Context<'a> {
             {
                 verdict.fail(Failure::new(Some(Check::V17), reason).because("workflow"));
             }
-            let busy = self.seat.zip(call.arguments());
-            if busy.is_some_and(|(seat, arguments)| seat.is_busy(call.name(), arguments)) {
-                verdict.fail(Failure::new(Some(Check::V17), reason).because("resource_busy"));
+            let shared = self.seat.zip(call.arguments());
+            let shared =
+                shared.and_then(|(seat, arguments)| seat.thing_refused(call.name(), arguments));
+            if let Some(detail) = shared {
+                verdict.fail(Failure::new(Some(Check::V17), reason).because(detail));
             }
             room.check(call, verdict);
             if verdict.failures().is_empty() {

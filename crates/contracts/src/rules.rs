@@ -354,7 +354,7 @@ impl Rules {
     }
 
     /// Says whether some model is refused.
-    pub(crate) fn excludes_models(&self) -> bool {
+    pub fn excludes_models(&self) -> bool {
         !self.providers().block.is_empty()
     }
 

@@ -247,6 +247,8 @@ pub enum Telling {
     Deciders,
     /// As before; and a call that was refused when people were asked about others of its response stays refused.
     Refusals,
+    /// As before; and a call names the thing that one session at a time may touch.
+    Things,
 }
 
 impl Telling {
@@ -337,6 +339,9 @@ pub enum GovernedOperation {
     Hear {
         /// The events.
         events: Vec<Value>,
+        /// Who did something in one of them for the first time.
+        #[serde(default, skip_serializing_if = "Vec::is_empty")]
+        parties: Vec<Party>,
     },
     /// Takes work that a session of a workflow offered.
     Accept {
@@ -358,6 +363,18 @@ pub enum GovernedOperation {
     Tick,
     /// Nobody has been heard for too long. The server sends it to itself.
     Lose,
+}
+
+/// Somebody who works or decides in a session of a workflow.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Party {
+    /// Who.
+    pub actor: String,
+    /// With which key.
+    pub key_id: Option<String>,
+    /// True for somebody who decided, false for somebody who works.
+    pub decides: bool,
 }
 
 impl GovernedOperation {

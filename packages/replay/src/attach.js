@@ -171,7 +171,7 @@ async function governedRequest(scope, place, prototype, optionsPromise, retries)
   const text = kind === "refused" ? null : textOfBody(options.body);
   const unjudged = kind === "refused" ? `${method} ${options.path}` : (replacement(options) ?? (text === null ? "body" : null));
   if (unjudged !== null) {
-    if (session.enforces) throw await later(unsupported(scope, unjudged));
+    if (await enforces(session)) throw await later(unsupported(scope, unjudged));
     noteUnjudged(scope, unjudged);
     return pass();
   }
@@ -287,6 +287,12 @@ function passed({ session, Base }, send) {
 function replacement({ fetchOptions }) {
   const name = ["body", "method"].find((name) => fetchOptions?.[name] !== undefined);
   return name && `fetchOptions.${name}`;
+}
+
+/** Says whether a session blocks anything. Rules that come from elsewhere say so themselves. */
+async function enforces(session) {
+  await session.plan?.attach();
+  return session.enforces;
 }
 
 /** Where nothing is blocked, what cannot be judged goes out as it is, and is told. */
@@ -432,8 +438,11 @@ function governedFetch(scope, clone, inner) {
     if (ended) return refusal(ended);
     const { signal } = request;
     const member = `${request.method} ${new URL(request.url).pathname}`;
-    if (kind === "refused" && session.enforces) return refusal(unsupported(scope, member));
-    if (kind === "refused") noteUnjudged(scope, member);
+    if (kind === "refused") {
+      const error = await enforces(session).then((isRefused) => (isRefused ? unsupported(scope, member) : null), (error) => error);
+      if (error) return refusal(error);
+      noteUnjudged(scope, member);
+    }
     if (kind === "passed" || kind === "refused") {
       // The body of a request object can be read once, and it has been taken over.
       return input instanceof Request ? untilEnd(session, inner, request, {}, signal) : untilEnd(session, inner, input, init, signal);

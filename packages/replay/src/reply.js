@@ -12,38 +12,11 @@ const BODILESS = [101, 103, 204, 205, 304];
  * much it is, and of a body that breaks off what came is returned, with why it broke off under `broken`.
  */
 async function readBody(response, signal, isLenient = false) {
-  const body = response.body;
-  if (body === null) return { bytes: new Uint8Array() };
+  if (response.body === null) return { bytes: new Uint8Array() };
   const chunks = [];
   let length = 0;
-  try {
-    for await (const chunk of chunksOf(response, signal)) {
-      const bytes = bytesOf(chunk);
-      chunks.push(bytes);
-      length += bytes.length;
-      if (length >= BYTES_MAX && !isLenient) break;
-    }
-  } catch (error) {
-    if (!isLenient || signal?.aborted) throw error;
-    return { bytes: Buffer.concat(chunks, length), broken: error };
-  }
-  return { bytes: chunks.length === 1 ? chunks[0] : Buffer.concat(chunks, length) };
-}
-
-/** The pieces of a body: of a web stream, of a stream of Node (`node-fetch` and the like), or what a reader of the response gives. */
-async function* chunksOf(response, signal) {
-  const { body } = response;
-  const isWeb = typeof body?.getReader === "function";
-  if (!isWeb && typeof body?.[Symbol.asyncIterator] !== "function") {
-    yield await wholeBody(response);
-    return;
-  }
-  const reader = isWeb ? body.getReader() : null;
-  const pieces = isWeb ? null : body[Symbol.asyncIterator]();
-  const next = () => (isWeb ? reader.read() : pieces.next());
-  const cancel = async (reason) => (isWeb ? reader.cancel(reason) : (body.destroy?.(), pieces.return?.()));
-  const stop = () => cancel(signal.reason).catch(() => {});
-  let isOver = false;
+  const { next, cancel } = piecesOf(response);
+  const stop = () => cancel(signal.reason);
   signal?.addEventListener("abort", stop, { once: true });
   try {
     for (;;) {
@@ -51,16 +24,45 @@ async function* chunksOf(response, signal) {
       const { done, value } = await next();
       signal?.throwIfAborted();
       if (done) break;
-      yield value;
+      const bytes = bytesOf(value);
+      chunks.push(bytes);
+      length += bytes.length;
+      if (length >= BYTES_MAX && !isLenient) {
+        await cancel();
+        break;
+      }
     }
-    isOver = true;
   } catch (error) {
-    isOver = true;
-    throw error;
+    if (!isLenient || signal?.aborted) throw error;
+    return { bytes: Buffer.concat(chunks, length), broken: error };
   } finally {
     signal?.removeEventListener("abort", stop);
-    if (!isOver) await cancel().catch(() => {});
   }
+  return { bytes: chunks.length === 1 ? chunks[0] : Buffer.concat(chunks, length) };
+}
+
+/** The pieces of a body: of a web stream, of a stream of Node (`node-fetch` and the like), or what a reader of the response gives. */
+function piecesOf(response) {
+  const { body } = response;
+  if (typeof body?.getReader === "function") {
+    const reader = body.getReader();
+    return { next: () => reader.read(), cancel: (reason) => reader.cancel(reason).catch(() => {}) };
+  }
+  if (typeof body?.[Symbol.asyncIterator] === "function") {
+    const pieces = body[Symbol.asyncIterator]();
+    const cancel = async () => {
+      body.destroy?.();
+      await pieces.return?.();
+    };
+    return { next: () => pieces.next(), cancel: () => cancel().catch(() => {}) };
+  }
+  let isRead = false;
+  const next = async () => {
+    if (isRead) return { done: true };
+    isRead = true;
+    return { done: false, value: await wholeBody(response) };
+  };
+  return { next, cancel: async () => {} };
 }
 
 async function wholeBody(response) {

@@ -81,7 +81,7 @@ class Session {
     this.options = options;
     this.mode = options.mode ?? "enforce";
     /** False where everything goes on as without a session, and is only told. */
-    this.enforces = this.mode === "enforce" && options.compatEnforcement !== "advisory";
+    this.enforces = this.mode === "enforce" && (options.server === true || options.compatEnforcement !== "advisory");
     this.allowsFaults = options.onError === "allow";
     this.unguardedMax = options.maxUnguardedCalls ?? 3;
   }
@@ -187,7 +187,10 @@ class Session {
     // Nothing has happened under rules that are not known yet.
     if (this.plan !== null && this.plan.attachment === null) return;
     if (this.callbacks.diagnostics) {
-      for (const event of this.core.read("diagnostics")) this.tell("diagnostics", snapshots.freeze(event));
+      for (const event of this.core.read("diagnostics")) {
+        // Told with its path by `bypassed`.
+        if (event.name !== "replay_bypass_detected") this.tell("diagnostics", snapshots.freeze(event));
+      }
     }
     this.settled += 1;
     if (this.settled % SETTLED_EVERY === 0 && (this.store || this.server) && !this.server?.lost) {

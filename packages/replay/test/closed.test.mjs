@@ -331,7 +331,7 @@ test("a call of the original is reported, not held up", async () => {
     const health = session.getHealth();
     assert.deepEqual([health.bypass_detected, health.authorityState, health.status], [true, "compromised", "degraded"]);
     assert.equal(session.getState().controlRevision, 1);
-    assert.ok(events.includes("replay_bypass_detected"));
+    assert.equal(events.filter((name) => name === "replay_bypass_detected").length, 2, "each is told once");
     session.restore();
     await server.close();
   }

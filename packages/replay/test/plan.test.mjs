@@ -2,7 +2,7 @@
 import assert from "node:assert/strict";
 import { mkdir, writeFile } from "node:fs/promises";
 import { after, before, test } from "node:test";
-import { observe, replay, ReplayConfigError, ReplayContractError } from "@reprise/replay";
+import { observe, replay, ReplayConfigError, ReplayContractError, ReplayUnsupportedError } from "@reprise/replay";
 import { call, chatTool, clientOf, openai } from "./clients.mjs";
 import { provider } from "./provider.mjs";
 import { serve } from "./server.mjs";
@@ -95,6 +95,19 @@ test("staging: the rules are judged by and reported, and nothing is blocked", as
   const health = session.getHealth();
   assert.deepEqual([health.governanceAttachment, health.authorityState, health.protectionLevel], ["attached", "advisory", "monitor"]);
   session.restore();
+});
+
+test("what cannot be judged is refused as the environment says, also before anything else was asked", async () => {
+  for (const [environment, isRefused] of [["production", true], ["staging", false], ["development", false]]) {
+    const { session, model } = await planned([], { environment });
+    const asked = session.client.post("/completions", { body: { model: "m", prompt: "x" } }).then(() => null, (error) => error);
+    const fetched = await session.fetch(`${model.url}/v1/completions`, { method: "POST", body: "{}" });
+    const error = await asked;
+    assert.equal(error instanceof ReplayUnsupportedError, isRefused, `${environment}: ${error}`);
+    assert.equal(fetched.status === 403, isRefused, `${environment}: ${fetched.status}`);
+    assert.equal(model.requests.length, isRefused ? 0 : 2, environment);
+    session.restore();
+  }
 });
 
 test("development: the rules are judged by, and nothing is blocked", async () => {

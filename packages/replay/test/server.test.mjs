@@ -5,7 +5,7 @@ import { copyFileSync, mkdtempSync, readdirSync, writeFileSync } from "node:fs";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
 import { after, before, test } from "node:test";
-import { replay, ReplayConfigError, ReplayContractError, ReplayFaultError, ReplayInactiveError, ReplayKillError } from "@reprise/replay";
+import { replay, ReplayConfigError, ReplayContractError, ReplayFaultError, ReplayInactiveError, ReplayKillError, ReplayUnsupportedError } from "@reprise/replay";
 import { anthropic, call, chatTool, clientOf, contracts, isOpenAi, messagesTool, openai } from "./clients.mjs";
 import { provider } from "./provider.mjs";
 import { serve, until } from "./server.mjs";
@@ -516,6 +516,16 @@ for (const text of ["null", "<html>gone</html>", ""]) test(`a server that answer
       odd.close();
     }
   }
+});
+
+test("a session of a server enforces, whatever it was to do without one", async () => {
+  const world = await atDesk([find], { compatEnforcement: "advisory" });
+  const error = await failure(world.session.client.completions.create({ model: "gpt-test", prompt: "x" }));
+  assert.ok(error instanceof ReplayUnsupportedError, String(error));
+  assert.equal((await world.session.fetch(`${world.model.url}/v1/completions`, { method: "POST", body: "{}" })).status, 403);
+  assert.throws(() => world.session.client.apiKey, ReplayUnsupportedError);
+  assert.equal(world.model.requests.length, 0);
+  world.session.restore();
 });
 
 test("shadow changes nothing, and the server records what it would have done", async () => {

@@ -229,7 +229,8 @@ fn describe(out: &mut Output, request: &Value, told: &Value) -> anyhow::Result<(
     row("digest", digest(request).unwrap_or_default());
     let decided = decision(told, text(request, "/id"));
     row("decided by", text(&decided, "/actor").to_owned());
-    // What a program wrote beside its decision: only the line above is known.
+    row("key", text(request, "/response/key_id").to_owned());
+    // What a program wrote beside its decision: only the lines above are known.
     row("signed", text(request, "/response/decided_by").to_owned());
     row("decided at", text(&decided, "/at").to_owned());
     row("reason", text(request, "/response/reason").to_owned());
@@ -371,15 +372,16 @@ fn several(request: &Value) -> &[Value] {
 /// Says in one line what is asked: the action with its arguments, or the question. How many more calls a decision releases stands
 /// before the arguments, which may be cut off.
 pub(crate) fn what(request: &Value) -> String {
+    if let [first, rest @ ..] = several(request) {
+        let (name, more) = (text(first, "/tool_name"), rest.len());
+        let input = first.get("arguments").unwrap_or(&Value::Null);
+        return format!("{name} (and {more} more) {input}");
+    }
     match text(request, "/action/name") {
         "" => text(request, "/request/question").to_owned(),
         name => {
             let input = request.pointer("/action/input").map(Value::to_string);
-            let more = match several(request) {
-                [] => String::new(),
-                calls => format!(" (and {} more)", calls.len() - 1),
-            };
-            format!("{name}{more} {}", input.unwrap_or_default())
+            format!("{name} {}", input.unwrap_or_default())
         }
     }
 }

@@ -7,6 +7,7 @@ use contracts::{Compiled, Finding, Severity};
 use serde_json::{Value, json};
 
 use super::CheckArgs;
+use super::draft::Defined;
 use super::files::Folder;
 use crate::exit::{Exit, Problem};
 use crate::output::{Output, Paint, many, printable, talk};
@@ -22,39 +23,70 @@ struct Checked {
     schemas: Vec<Schema>,
 }
 
-/// What there is to say about the schema of a tool.
+/// What there is to say about a tool.
 struct Schema {
     tool: String,
-    /// The keywords that nothing checks; none where no contract has the tool.
-    ignored: Option<Vec<String>>,
-    wrong: Vec<String>,
+    /// The role whose contracts say so, where there are several.
+    role: Option<String>,
+    said: Said,
+}
+
+enum Said {
+    /// No contract has it.
+    NoContract,
+    /// A contract has it, and it is not offered.
+    NotOffered,
+    /// Nobody would take its definition.
+    Unreadable(String),
+    /// What makes its schema none.
+    Wrong(Vec<String>),
+    /// The keywords of its schema that nothing checks.
+    Ignored(Vec<String>),
 }
 
 impl Schema {
     fn is_wrong(&self) -> bool {
-        !self.wrong.is_empty()
+        match &self.said {
+            Said::Unreadable(_) | Said::Wrong(_) => true,
+            Said::NoContract | Said::NotOffered | Said::Ignored(_) => false,
+        }
+    }
+
+    fn as_json(&self) -> Value {
+        let (ignored, wrong) = match &self.said {
+            Said::NoContract => (None, Vec::new()),
+            Said::NotOffered => (Some(Vec::new()), Vec::new()),
+            Said::Unreadable(why) => (Some(Vec::new()), vec![why.clone()]),
+            Said::Wrong(wrong) => (Some(Vec::new()), wrong.clone()),
+            Said::Ignored(ignored) => (Some(ignored.clone()), Vec::new()),
+        };
+        let is_offered = !matches!(self.said, Said::NotOffered);
+        let mut shown = json!({"tool": self.tool, "has_contract": ignored.is_some(),
+            "offered": is_offered, "ignored": ignored, "wrong": wrong});
+        if let (Value::Object(members), Some(role)) = (&mut shown, &self.role) {
+            members.insert("role".to_owned(), role.clone().into());
+        }
+        shown
     }
 }
 
 impl std::fmt::Display for Schema {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let tool = &self.tool;
-        match &self.ignored {
-            None => write!(
+        if let Some(role) = &self.role {
+            write!(f, "role {role}, ")?;
+        }
+        write!(f, "tool `{}`: ", self.tool)?;
+        match &self.said {
+            Said::NoContract => write!(f, "warning: it has no contract, so that it is blocked"),
+            Said::NotOffered => write!(
                 f,
-                "tool `{tool}`: warning: it has no contract, so that it is blocked"
+                "warning: it has a contract, and the file of tools does not define it"
             ),
-            Some(_) if self.is_wrong() => {
-                write!(
-                    f,
-                    "tool `{tool}`: error[schema_invalid]: {}",
-                    self.wrong.join("; ")
-                )
-            }
-            Some(ignored) => write!(
+            Said::Unreadable(why) => write!(f, "error[tool_unreadable]: {why}"),
+            Said::Wrong(wrong) => write!(f, "error[schema_invalid]: {}", wrong.join("; ")),
+            Said::Ignored(ignored) => write!(
                 f,
-                "tool `{tool}`: warning[schema_keyword_ignored]: nothing checks `{}` of its schema: demand what it says in the \
-                 contract",
+                "warning[schema_keyword_ignored]: nothing checks `{}` of its schema: demand what it says in the contract",
                 ignored.join("`, `")
             ),
         }
@@ -64,7 +96,11 @@ impl std::fmt::Display for Schema {
 pub(super) fn run(args: &CheckArgs) -> anyhow::Result<Exit> {
     let mut checked = check(&args.folder)?;
     if let Some(file) = &args.tools {
-        checked.look_at(&super::draft::schemas(file)?);
+        let tools = super::draft::schemas(file)?;
+        // What does not compile says nothing about tools.
+        if !checked.has_errors() {
+            checked.look_at(&tools);
+        }
     }
     let wrong = checked.schemas.iter().filter(|schema| schema.is_wrong());
     let errors = checked.findings.iter();
@@ -171,40 +207,69 @@ impl Checked {
         }
     }
 
-    /// Looks at the schemas that tools are offered with, as far as contracts check them.
-    fn look_at(&mut self, tools: &[(String, Value)]) {
-        use contracts::json::{Limits, Numbers, read};
-        for (tool, schema) in tools {
-            let sets = self.sets.iter().map(|(_, compiled)| compiled);
-            let mut sets = sets.filter(|compiled| compiled.contract(tool).is_some());
-            let said = |ignored, wrong| Schema {
-                tool: tool.clone(),
-                ignored,
-                wrong,
+    fn has_errors(&self) -> bool {
+        let mut findings = self.findings.iter();
+        findings.any(|finding| finding.severity == Severity::Error)
+    }
+
+    /// Looks at tools as they are offered, as far as contracts check them: under the contracts of each role.
+    fn look_at(&mut self, tools: &[Defined]) {
+        let mut found = Vec::new();
+        for tool in tools {
+            let said = |role: Option<&String>, said| Schema {
+                tool: tool.name.clone(),
+                role: role.cloned(),
+                said,
             };
-            let Some(compiled) = sets.next() else {
-                self.schemas.push(said(None, Vec::new()));
+            if let Some(why) = &tool.wrong {
+                found.push(said(None, Said::Unreadable(why.clone())));
                 continue;
-            };
-            let text = match schema {
-                Value::Null => "{}".to_owned(),
-                schema => schema.to_string(),
-            };
-            let form = match read(&text, Limits::MESSAGE, Numbers::Any) {
-                Ok(schema) => compiled.schema_form(tool, &schema),
-                Err(error) => {
-                    let wrong = vec![error.to_string()];
-                    self.schemas.push(said(Some(Vec::new()), wrong));
-                    continue;
-                }
-            };
-            // A contract that does not look at the schema asks nothing of it.
-            let Some(form) = form else { continue };
-            if !form.ignored.is_empty() || !form.wrong.is_empty() {
-                let ignored = form.ignored.into_iter().collect();
-                self.schemas.push(said(Some(ignored), form.wrong));
+            }
+            let sets = self.sets.iter();
+            let mut sets = sets
+                .filter(|(_, compiled)| compiled.contract(&tool.name).is_some())
+                .peekable();
+            if sets.peek().is_none() {
+                found.push(said(None, Said::NoContract));
+            }
+            for (role, compiled) in sets {
+                let about = tool
+                    .schema
+                    .as_ref()
+                    .and_then(|schema| look(compiled, tool, schema));
+                found.extend(about.map(|about| said(role.as_ref(), about)));
             }
         }
+        for (role, compiled) in &self.sets {
+            let is_offered = |name: &str| tools.iter().any(|tool| tool.name == name);
+            let missing = compiled
+                .tools()
+                .filter(|contract| !is_offered(&contract.tool));
+            found.extend(missing.map(|contract| Schema {
+                tool: contract.tool.clone(),
+                role: role.clone(),
+                said: Said::NotOffered,
+            }));
+        }
+        self.schemas = found;
+    }
+}
+
+/// Says what there is to say about the schema of a tool that a contract has. One that does not look at it asks nothing of it.
+fn look(compiled: &Compiled, tool: &Defined, schema: &Value) -> Option<Said> {
+    use contracts::json::{Limits, Numbers, read};
+    let text = match schema {
+        Value::Null => "{}".to_owned(),
+        schema => schema.to_string(),
+    };
+    let form = match read(&text, Limits::MESSAGE, Numbers::Any) {
+        Ok(schema) => compiled.schema_form(&tool.name, &schema)?,
+        Err(error) => return Some(Said::Wrong(vec![error.to_string()])),
+    };
+    match (form.wrong.is_empty(), form.ignored.is_empty()) {
+        (false, _) => Some(Said::Wrong(form.wrong)),
+        (true, false) => Some(Said::Ignored(form.ignored.into_iter().collect())),
+        (true, true) => None,
     }
 }
 
@@ -232,10 +297,7 @@ fn as_json(checked: &Checked, ok: bool) -> Value {
         "wrapped_only": wrapped_only(checked),
     });
     if let (Value::Object(members), false) = (&mut shown, checked.schemas.is_empty()) {
-        let schemas = checked.schemas.iter().map(|schema| {
-            json!({"tool": schema.tool, "has_contract": schema.ignored.is_some(),
-                "ignored": schema.ignored, "wrong": schema.wrong})
-        });
+        let schemas = checked.schemas.iter().map(Schema::as_json);
         members.insert("schemas".to_owned(), schemas.collect());
     }
     if let (Value::Object(members), Some(workflow)) = (&mut shown, &checked.workflow) {

@@ -17,19 +17,49 @@ use crate::output::{Output, printable, talk};
 const HINT: &str = "a JSON list of tools, as OpenAI, Anthropic or MCP write them, or recorded runs: a bundle, a folder of \
                     bundles, an export or a data directory";
 
-/// Returns the names and schemas of a file of tool definitions.
-pub(super) fn schemas(path: &Path) -> anyhow::Result<Vec<(String, Value)>> {
+/// A tool as a file of definitions has it.
+pub(super) struct Defined {
+    pub(super) name: String,
+    /// None for a tool that the provider runs itself.
+    pub(super) schema: Option<Value>,
+    /// Why nobody would take the definition.
+    pub(super) wrong: Option<String>,
+}
+
+/// Reads a file of tool definitions, in its order.
+pub(super) fn schemas(path: &Path) -> anyhow::Result<Vec<Defined>> {
     let hint = "a JSON list of tools, as OpenAI, Anthropic or MCP write them";
-    let Some(list) = definitions(path)? else {
+    let list = definitions(path)?.unwrap_or_default();
+    if list.is_empty() {
         let message = format!("`{}` does not define tools", path.display());
         return Err(Problem::new(message, hint).into());
-    };
-    let (tools, left_out) = defined(&list);
-    for left in &left_out {
-        talk(format_args!("left out {}", printable(&left.to_string())));
     }
-    let tools = tools.into_iter().map(|tool| (tool.name, tool.schema));
-    Ok(tools.collect())
+    // Tools that the provider runs have a type and no name; contracts know them by the type.
+    let hosted = |tool: &Value| {
+        let is_named = tool.get("name").is_some() || tool.get("function").is_some();
+        let kind = tool.get("type").and_then(Value::as_str);
+        kind.filter(|kind| !is_named && !["function", "custom"].contains(kind))
+            .map(str::to_owned)
+    };
+    let (provided, own): (Vec<Value>, Vec<Value>) =
+        list.into_iter().partition(|tool| hosted(tool).is_some());
+    let (tools, left_out) = defined(&own);
+    let tools = tools.into_iter().map(|tool| Defined {
+        name: tool.name,
+        schema: Some(tool.schema),
+        wrong: None,
+    });
+    let left_out = left_out.into_iter().map(|left| Defined {
+        name: left.name,
+        schema: None,
+        wrong: Some(left.why.to_owned()),
+    });
+    let provided = provided.iter().filter_map(hosted).map(|name| Defined {
+        name,
+        schema: None,
+        wrong: None,
+    });
+    Ok(tools.chain(left_out).chain(provided).collect())
 }
 
 /// Names that files of their own have: a contract cannot be called so.
@@ -104,7 +134,8 @@ fn definitions(path: &Path) -> anyhow::Result<Option<Vec<Value>>> {
         return Ok(None);
     }
     let bytes = fs::read(path).or_hint(format_args!("`{}`", path.display()), HINT)?;
-    let list = match serde_json::from_slice(&bytes) {
+    // Whoever reads one of two members of the same name reads another schema than the next.
+    let list = match canon::read(&bytes, canon::Integers::Safe) {
         Ok(Value::Array(list)) => Some(list),
         Ok(Value::Object(mut members)) => match members.remove("tools") {
             Some(Value::Array(list)) => Some(list),
@@ -125,8 +156,15 @@ fn definitions(path: &Path) -> anyhow::Result<Option<Vec<Value>>> {
 fn defined(list: &[Value]) -> (Vec<Tool>, Vec<LeftOut>) {
     let (mut tools, mut left_out) = (Vec::new(), Vec::new());
     for (index, entry) in list.iter().enumerate() {
-        match Tool::read(entry) {
-            Ok(tool) => tools.push(tool),
+        let read = Tool::read(entry).and_then(|tool| {
+            let before = tools.iter().find(|known: &&Tool| known.name == tool.name);
+            match before.is_some_and(|known| known.schema != tool.schema) {
+                true => Err("it is defined twice, with two schemas"),
+                false => Ok((tool, before.is_none())),
+            }
+        });
+        match read {
+            Ok((tool, is_new)) => tools.extend(is_new.then_some(tool)),
             Err(why) => {
                 let name = entry.get("function").unwrap_or(entry).get("name");
                 let name = name.and_then(Value::as_str).unwrap_or("(no name)");
@@ -218,8 +256,20 @@ impl Tool {
                 "`session.yaml` and `workflow.yaml` are files of their own: rename the tool",
             );
         }
-        let schemas = ["parameters", "input_schema", "inputSchema"];
-        let schema = schemas.iter().find_map(|name| inner.get(*name));
+        // An entry that can be read in two ways would be judged by one and carried out by the other.
+        let outer = tool.get("name").and_then(Value::as_str);
+        if outer.is_some_and(|outer| outer != name) {
+            return Err("it has two names");
+        }
+        let schemas = ["parameters", "input_schema", "inputSchema", "schema"];
+        let forms = [Some(tool), tool.get("function")];
+        let forms = forms.into_iter().flatten();
+        let schemas = forms.flat_map(|form| schemas.iter().filter_map(|name| form.get(*name)));
+        let schemas: Vec<&Value> = schemas.collect();
+        let schema = schemas.first().copied();
+        if schemas.iter().any(|other| Some(*other) != schema) {
+            return Err("it has two schemas");
+        }
         let hint = |name: &str| tool.get("annotations")?.get(name)?.as_bool();
         let description = inner.get("description").and_then(Value::as_str);
         Ok(Self {

@@ -181,7 +181,8 @@ fn read_pack_file(pack: &Path) -> anyhow::Result<PackFile> {
     }
     let text = read_text(&path)?;
     let shown = format!("`{}`", path.display());
-    let file: PackFile = serde_saphyr::from_str(&text).or_hint(
+    let options = serde_saphyr::options! { with_snippet: false, };
+    let file: PackFile = serde_saphyr::from_str_with_options(&text, options).or_hint(
         &shown,
         "it may have `schema_version`, `name`, `description` and `contracts`",
     )?;

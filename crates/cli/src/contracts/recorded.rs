@@ -53,7 +53,9 @@ pub(super) fn read(
         for file in files.iter().filter(|file| file.is_file()) {
             match crate::command::replay::read_source(file) {
                 Ok(source) => take(&source, left_out),
-                Err(_) => left_out.unreadable.push(file.display().to_string()),
+                Err(error) => left_out
+                    .unreadable
+                    .push(format!("{} ({error:#})", file.display())),
             }
         }
         return Ok(());
@@ -71,8 +73,10 @@ fn read_export(
     let events = read_text(&folder.join("events.jsonl"))?;
     let mut tasks: BTreeMap<String, Vec<Arc<[u8]>>> = BTreeMap::new();
     let mut replays = BTreeSet::new();
+    let mut damaged = 0;
     for line in events.lines() {
         let event = Event::parse(line.as_bytes()).ok();
+        damaged += usize::from(event.is_none());
         if let Some(mark) = event.as_ref().and_then(|event| event.replay.as_ref()) {
             replays.insert(mark.replay_task_id.to_string());
         }
@@ -89,9 +93,17 @@ fn read_export(
             continue;
         }
         let mut log = Log::default();
-        if log.extend(lines).is_err() || !log.is_ended() {
-            let name = format!("{task} (not ended, or damaged)");
-            left_out.unreadable.push(name);
+        let why = match log.extend(lines) {
+            Err(error) => Some(format!("damaged: {error}")),
+            Ok(()) if log.is_ended() => None,
+            Ok(()) if damaged == 0 => Some("not ended yet".to_owned()),
+            // The end may be what is lost.
+            Ok(()) => Some(format!(
+                "without an end; {damaged} lines of the export are damaged"
+            )),
+        };
+        if let Some(why) = why {
+            left_out.unreadable.push(format!("{task} ({why})"));
             continue;
         }
         let blobs = log.blobs_named().into_iter();

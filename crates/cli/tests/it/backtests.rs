@@ -334,6 +334,105 @@ fn a_check_names_what_of_a_schema_nothing_checks() {
 }
 
 #[test]
+fn a_check_of_tools_refuses_what_a_session_would_not_take() {
+    let world = World::new();
+    let folder = world.home.path().join("rules");
+    fs::create_dir(&folder).unwrap();
+    fs::write(folder.join("pay.yaml"), "tool: pay\nside_effect: write\n").unwrap();
+    let check = |tools: &str| {
+        fs::write(world.home.path().join("tools.json"), tools).unwrap();
+        world.run(&["contracts", "check", "rules", "--tools", "tools.json"])
+    };
+    for (tools, code, said) in [
+        (
+            r#"[{"name":"pay","parameters":{},"input_schema":{"required":["q"]}}]"#,
+            1,
+            "two schemas",
+        ),
+        (
+            r#"[{"name":"pay","parameters":{},"function":{"name":"pay","parameters":{"required":["q"]}}}]"#,
+            1,
+            "two schemas",
+        ),
+        (
+            r#"[{"name":"pay","function":{"name":"look","parameters":{}}}]"#,
+            1,
+            "two names",
+        ),
+        (
+            r#"[{"name":"pay","input_schema":{}},{"name":"pay","input_schema":{"required":["q"]}}]"#,
+            1,
+            "defined twice",
+        ),
+        (r#"[{"name":5}]"#, 1, "has no name"),
+        (
+            r#"[{"name":"pay","schema":{"type":"objekt"}}]"#,
+            1,
+            "schema_invalid",
+        ),
+        (
+            r#"[{"name":"pay","input_schema":{"required":["q"],"required":[]}}]"#,
+            2,
+            "duplicate member name `required` at line 1",
+        ),
+        ("[]", 2, "does not define tools"),
+        ("5", 2, "does not define tools"),
+        (
+            r#"[{"name":"pay"},{"type":"web_search"}]"#,
+            0,
+            "tool `web_search`: warning: it has no contract",
+        ),
+        (
+            r#"[{"name":"look"}]"#,
+            0,
+            "tool `pay`: warning: it has a contract, and the file of tools",
+        ),
+    ] {
+        let got = check(tools);
+        assert_eq!(got.code, code, "{tools}: {got:?}");
+        assert!(
+            (got.stdout.clone() + &got.stderr).contains(said),
+            "{tools}: {got:?}"
+        );
+    }
+    // Contracts that do not compile have nothing to say about tools.
+    fs::write(folder.join("pay.yaml"), "tool: pay\nside_effct: write\n").unwrap();
+    let got = check(r#"[{"name":"pay"}]"#);
+    assert_eq!(got.code, 1, "{got:?}");
+    assert!(!got.stdout.contains("no contract"), "{got:?}");
+}
+
+#[test]
+fn a_check_of_tools_looks_at_the_contracts_of_every_role() {
+    let world = World::new();
+    let folder = world.home.path().join("job");
+    for (role, contract) in [
+        (
+            "desk",
+            "tool: pay\nside_effect: write\nschema_derived: false\n",
+        ),
+        ("payer", "tool: pay\nside_effect: write\n"),
+    ] {
+        fs::create_dir_all(folder.join(role)).unwrap();
+        fs::write(folder.join(role).join("pay.yaml"), contract).unwrap();
+        let session = "schema_version: \"1.0\"\n";
+        fs::write(folder.join(role).join("session.yaml"), session).unwrap();
+    }
+    let workflow = "schema_version: \"1.0\"\nworkflow: job\nroles:\n  - { name: desk, session_contract: desk/session.yaml }\n  \
+                    - { name: payer, session_contract: payer/session.yaml }\nhandoffs: [ { from: desk, to: payer } ]\n";
+    fs::write(folder.join("workflow.yaml"), workflow).unwrap();
+    let tools = r#"[{"name":"pay","input_schema":{"type":"objekt"}}]"#;
+    fs::write(world.home.path().join("tools.json"), tools).unwrap();
+    let got = world.run(&["contracts", "check", "job", "--tools", "tools.json"]);
+    assert_eq!(got.code, 1, "{got:?}");
+    assert!(
+        got.stdout
+            .contains("role payer, tool `pay`: error[schema_invalid]"),
+        "{got:?}"
+    );
+}
+
+#[test]
 fn approvals_show_every_call_that_one_decision_releases() {
     let world = World::new();
     let server = world.serve();
@@ -367,6 +466,58 @@ fn approvals_show_every_call_that_one_decision_releases() {
 }
 
 #[test]
+fn a_run_that_is_not_judged_is_named_with_the_reason() {
+    let world = World::new();
+    let server = world.serve();
+    let program = Program::new(&world, &server);
+    for (id, ends) in [("over", true), ("open", false)] {
+        let driven = Driven::open(&program, id, json!({}));
+        driven.call(id, "pay", json!({"n": 1}), "allowed");
+        if ends {
+            program.post(&format!("{SESSIONS}/{id}/restore"), json!({}));
+        }
+    }
+    drop(server);
+    let rules = world.home.path().join("rules");
+    fs::create_dir(&rules).unwrap();
+    for (file, text) in FILES {
+        fs::write(rules.join(file), text).unwrap();
+    }
+    world.ok(&["log", "export", "out"]);
+    let judged = || {
+        let principal = world.home.path().join("principal.json");
+        fs::write(&principal, r#"{"vip":false}"#).unwrap();
+        world.run(&[
+            "contracts",
+            "backtest",
+            "rules",
+            "out",
+            "--principal",
+            "principal.json",
+        ])
+    };
+    let open = judged();
+    assert!(open.stderr.contains("(not ended yet)"), "{open:?}");
+    // With a damaged line nobody can say that a run goes on.
+    let events = world.home.path().join("out/events.jsonl");
+    let text = fs::read_to_string(&events).unwrap();
+    let end = text
+        .lines()
+        .position(|line| line.contains("task.completed"));
+    let lines = text
+        .lines()
+        .enumerate()
+        .map(|(number, line)| match Some(number) == end {
+            true => "{\"damaged\"",
+            false => line,
+        });
+    fs::write(&events, lines.collect::<Vec<_>>().join("\n")).unwrap();
+    let damaged = judged();
+    assert!(damaged.stderr.contains("damaged"), "{damaged:?}");
+    assert!(!damaged.stderr.contains("not ended yet"), "{damaged:?}");
+}
+
+#[test]
 fn who_decided_is_shown_by_the_program_too() {
     let world = World::new();
     let server = world.serve();
@@ -381,6 +532,8 @@ fn who_decided_is_shown_by_the_program_too() {
         shown.contains("approver") && shown.contains("bea"),
         "{shown}"
     );
+    let key = list["data"][0]["key_id"].as_str().unwrap();
+    assert!(shown.contains(key), "{key} in {shown}");
     let task = list["data"][0]["task_id"].as_str().unwrap();
     let events = program.get(&format!("/v1/tasks/{task}/events?limit=200"));
     let mut events = events["data"].as_array().unwrap().iter();

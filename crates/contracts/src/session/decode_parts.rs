@@ -177,7 +177,8 @@ pub(super) fn providers(node: &Node, findings: &mut Findings) -> ProviderConstra
 fn pattern(node: &Node, findings: &mut Findings) -> Option<String> {
     let text = decode::bounded_text(node, 256, findings)?;
     let fits = text.split_once('/').is_some_and(|(provider, model)| {
-        matches!(provider, "openai" | "anthropic" | "*") && !model.is_empty()
+        let known = ["openai", "anthropic", "*"];
+        known.iter().any(|name| provider.eq_ignore_ascii_case(name)) && !model.is_empty()
     });
     if !fits {
         let message = format!(

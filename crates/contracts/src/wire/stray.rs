@@ -95,10 +95,21 @@ pub(super) fn check(root: At<'_>, read: &[Range<usize>]) -> Result<(), ReplyErro
 /// It repeats what the request said: the tools and the form of the text. These are searched too, except for the schemas in
 /// them. A schema may describe things that look like calls, and no reader can take one for a call: it would then run every
 /// tool that has such a parameter as soon as it is offered.
+///
+/// `metadata` is the caller's own map of texts, with whatever names it likes: as long as it is only that, it has no item, and so no
+/// call of this format.
 pub(super) fn check_responses(root: At<'_>, read: &[Range<usize>]) -> Result<(), ReplyError> {
+    let responses = [Some(root), root.get("response")];
+    let metadata = responses
+        .iter()
+        .flatten()
+        .filter_map(|at| at.get("metadata"));
+    let is_flat = |at: &At<'_>| at.is_object() && at.members().all(|(_, value)| value.is_string());
+    let flat = metadata.filter(is_flat).map(At::place);
+    let read: Vec<Range<usize>> = read.iter().cloned().chain(flat).collect();
     let shown = definitions(root);
     Search {
-        read,
+        read: &read,
         shown: &shown,
     }
     .refuse(root)

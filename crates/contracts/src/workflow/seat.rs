@@ -32,6 +32,8 @@ pub struct Seat {
     used: Used,
     /// False for a session that was recorded when the workflow's limits were checked before requests only.
     limits_calls: bool,
+    /// False for a session that was recorded when a call did not have to name the shared thing that it is about.
+    names_things: bool,
     /// The labels that the others were told of; none where a server holds parent and child at a time.
     labels_told: Option<BTreeSet<String>>,
     news: Vec<WorkflowEvent>,
@@ -104,6 +106,7 @@ impl Seat {
             holds: BTreeMap::new(),
             used: Used::default(),
             limits_calls: true,
+            names_things: true,
             labels_told: Some(BTreeSet::new()),
             news: Vec::new(),
         }
@@ -125,6 +128,12 @@ impl Seat {
     /// Checks the limits of the workflow before requests only, as a session did that is on record.
     pub fn limiting_requests_only(mut self) -> Self {
         self.limits_calls = false;
+        self
+    }
+
+    /// Lets calls through that do not say which shared thing they are about, as a session did that is on record.
+    pub fn naming_no_things(mut self) -> Self {
+        self.names_things = false;
         self
     }
 
@@ -216,10 +225,17 @@ impl Seat {
         !self.limits_calls || self.state.has_room(&self.workflow, more)
     }
 
-    /// Says whether a call names a thing that another session holds.
-    pub(crate) fn is_busy(&self, tool: &str, arguments: &Value) -> bool {
-        self.state
-            .is_busy(&self.workflow, &self.session_id, tool, arguments)
+    /// Says why a call may not touch the shared things of the workflow: another session holds one, or the call does not say
+    /// which one it is about.
+    pub(crate) fn thing_refused(&self, tool: &str, arguments: &Value) -> Option<&'static str> {
+        let things = self.workflow.things(tool, arguments);
+        if self.names_things && things.iter().any(|(_, value)| value.is_none()) {
+            return Some("resource_not_named");
+        }
+        let is_busy = self
+            .state
+            .is_busy(&self.workflow, &self.session_id, tool, arguments);
+        is_busy.then_some("resource_busy")
     }
 
     /// True when this session was stopped with another one.

@@ -537,3 +537,42 @@ fn a_breaker_that_would_have_ended_the_run_is_told() {
         "{found:?}"
     );
 }
+
+#[test]
+fn what_was_refused_takes_no_room_when_people_have_consented_to_the_rest() {
+    let session = "schema_version: \"1.0\"\naggregates: [ { name: sum, metric: sum, tools: [p, q], path: \"$.n\", lte: 10 } ]\n";
+    let files = [
+        source(
+            "p",
+            "tool: p\nside_effect: write\ncheckpoint: { reason: look }\n",
+        ),
+        source("q", "tool: q\nside_effect: write\n"),
+    ];
+    let compiled = compile(&files, Some(&source("session", session))).unwrap();
+    let mut options = Options::new("s");
+    options.executors = Executors::All;
+    options.answers_checkpoints = true;
+    options.gate = contracts::Gate::StripPartial;
+    let rules = Rules::new(Arc::new(compiled), options).unwrap();
+    let six = r#"{"n":6}"#;
+    let told = [
+        Told::Offered(["p", "q"].map(OfferedTool::named).to_vec()),
+        Told::Filtered {
+            tools: Some(vec!["p".to_owned()]),
+        },
+        answered(1, &[("a", "q", six), ("b", "p", six)]),
+        asked(&["b"]),
+        // What stood against the first call is gone before somebody answers.
+        Told::Filtered { tools: None },
+        judged(&["a"], false),
+    ];
+    let found = backtest(&rules, at(0), &told);
+    assert_eq!(
+        changes(&found),
+        [
+            (Then::Refused, Change::AsBefore),
+            (Then::Asked, Change::AsBefore)
+        ],
+        "{found:?}"
+    );
+}

@@ -838,7 +838,7 @@ fn nothing_of_an_answer_is_left_out_of_the_search_for_calls() {
     );
     for good in [
         responses(&format!(
-            r#""tools":{tools},"tool_choice":{{"type":"function","name":"look"}},"metadata":{{"name":"x"}},"instructions":"be kind","text":{{"format":{{"type":"json_schema","name":"f","schema":{schema}}}}}"#
+            r#""tools":{tools},"tool_choice":{{"type":"function","name":"look"}},"metadata":{{"name":"x","input":"y","arguments":"z","type":"function_call"}},"instructions":"be kind","text":{{"format":{{"type":"json_schema","name":"f","schema":{schema}}}}}"#
         )),
         listed(&format!(
             r#"{{"type":"mcp_list_tools","id":"l","server_label":"x","tools":[{{"name":"a","input_schema":{schema}}}]}}"#

@@ -2,6 +2,7 @@
 
 use canon::{Map, Value};
 use domain::{GovernedStart, NewGoverned, Problem};
+use runs::workflow::governed::Replaced;
 
 use crate::engine::Engine;
 
@@ -70,14 +71,24 @@ impl Demands {
     }
 
     /// Refuses options in place of what a configured set says: it would bind nobody.
-    pub(super) fn leave_contracts(&self, are_replaced: bool) -> Result<(), Problem> {
-        if !self.configured_contracts || !are_replaced {
+    pub(super) fn leave_contracts(&self, replaced: Option<Replaced>) -> Result<(), Problem> {
+        let Some(replaced) = replaced.filter(|_| self.configured_contracts) else {
             return Ok(());
-        }
-        let message = "the operator demands a configured set of contracts, and `provider_constraints` differ from those of the set: \
-                       leave them out";
-        let problem = Problem::new(422, "replaces_configured", message);
-        Err(problem.with("param", "provider_constraints"))
+        };
+        let (param, differs) = match replaced {
+            Replaced::Providers => (
+                "provider_constraints",
+                "`provider_constraints` differ from those of the set",
+            ),
+            Replaced::Prices => (
+                "pricing",
+                "`pricing` has a price below the one of the product's table, or a model that is not in it",
+            ),
+        };
+        let message = format!(
+            "the operator demands a configured set of contracts, and {differs}: leave them out"
+        );
+        Err(Problem::new(422, "replaces_configured", message).with("param", param))
     }
 }
 
@@ -87,11 +98,11 @@ impl Engine {
     pub(super) fn still_admitted(
         &self,
         start: &GovernedStart,
-        are_replaced: bool,
+        replaced: Option<Replaced>,
     ) -> Result<(), Problem> {
         let own_contracts = self.shared.contracts_of(start.sha256).is_none();
         let demands = self.shared.demands();
         demands.hold_for(&start.options, own_contracts)?;
-        demands.leave_contracts(are_replaced)
+        demands.leave_contracts(replaced)
     }
 }

@@ -77,7 +77,7 @@ impl Engine {
             return Err(problem.with("compiled_digest", contracts.digest()).into());
         }
         let demands = self.shared.demands();
-        demands.leave_contracts(contracts.are_replaced_by(&new.options))?;
+        demands.leave_contracts(contracts.replaced_by(&new.options))?;
         let place = match &new.workflow {
             None => None,
             Some(asked) => Some(self.workflow_asked(caller, &workspace, asked).await?),
@@ -102,7 +102,7 @@ impl Engine {
             policies,
             slots: std::collections::BTreeMap::new(),
             workflow: None,
-            telling: Telling::Refusals,
+            telling: Telling::Things,
         };
         let key = idempotency.map(|given| given.key);
         for _ in 0..STALE_TRIES {
@@ -293,7 +293,7 @@ impl Engine {
         if let Some(over) = over {
             return Err(over.into());
         }
-        self.still_admitted(&start, contracts.are_replaced_by(&start.options))?;
+        self.still_admitted(&start, contracts.replaced_by(&start.options))?;
         if matches!(&document.state, State::Task(task) if task.status.is_terminal()) {
             return Err(Problem::new(410, "session_lost", "the session has ended").into());
         }

@@ -283,20 +283,14 @@ fn shown_decision(view: &domain::View) -> Option<Value> {
     let governed = asked.get("governed")?;
     // A request that was withdrawn was decided by nobody.
     let remarks = view.payload(at)?.get("remarks")?;
-    Some(json!({
-        "id": &*view.document.id,
-        "session_id": governed.get("session_id"),
-        "proposal_id": governed.get("proposal_id"),
-        "workspace_id": request.workspace_id,
-        "task_id": request.task_id,
-        "status": status,
-        "expires_at": governed.get("expires_at"),
-        "approval_requests": governed.get("approval_requests"),
-        "decided_by": remarks.get("decided_by"),
-        "actor": remarks.get("actor"),
-        "key_id": remarks.get("key_id"),
-        "reason": remarks.get("reason"),
-    }))
+    let mut shown = asked_about(view, request, governed, status);
+    if let Value::Object(members) = &mut shown {
+        for name in ["decided_by", "actor", "key_id", "reason"] {
+            let said = remarks.get(name).cloned().unwrap_or_default();
+            members.insert(name.to_owned(), said);
+        }
+    }
+    Some(shown)
 }
 
 /// Shows a permission request as the approval of a proposal; none when it is something else, or its time is over.
@@ -313,14 +307,23 @@ fn shown_approval(view: &domain::View, now: Timestamp) -> Option<Value> {
     if Timestamp::parse(expires_at).is_ok_and(|expires| now >= expires) {
         return None;
     }
-    Some(json!({
+    Some(asked_about(view, request, governed, "pending"))
+}
+
+fn asked_about(
+    view: &domain::View,
+    request: &domain::Permission,
+    governed: &Value,
+    status: &str,
+) -> Value {
+    json!({
         "id": &*view.document.id,
         "session_id": governed.get("session_id"),
         "proposal_id": governed.get("proposal_id"),
         "workspace_id": request.workspace_id,
         "task_id": request.task_id,
-        "status": "pending",
-        "expires_at": expires_at,
+        "status": status,
+        "expires_at": governed.get("expires_at"),
         "approval_requests": governed.get("approval_requests"),
-    }))
+    })
 }

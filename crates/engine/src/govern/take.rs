@@ -7,7 +7,7 @@ use domain::{
     Position, Problem, Refusal, Report, Role, SessionId, State, Status, Task, TaskId,
 };
 use runs::workflow::governed::{
-    Ended, Subject, Taken, awaited, fields_agree, ids_are_plain, is_work,
+    Ended, Parties, Subject, Taken, awaited, fields_agree, ids_are_plain, is_work,
 };
 use serde_json::json;
 
@@ -75,14 +75,20 @@ impl Engine {
                 };
                 return Ok(Governed { answer, done: None });
             }
-            if let Err(refused) = self.may_ask(&folded, task, &input).await {
+            if let Err(refused) = self.may_ask(&folded, task, &input) {
                 *slot = Some(folded);
                 return Err(refused);
             }
             // Held until the input is durable: nothing moves in the workflow while its session is judged.
             let mut held = self.hold_workflow(&folded, task).await?;
-            if let Some(held) = &held {
-                held.tell(&folded, &mut input)?;
+            if let Some(of) = held.take() {
+                if let Err(refused) = of.keeps_apart(&input) {
+                    *slot = Some(folded);
+                    self.let_go(of, &Written::default(), false);
+                    return Err(refused);
+                }
+                of.tell(&folded, &mut input)?;
+                held = Some(of);
             }
             let taken = folded.subject.take(&input);
             if !taken.changed {
@@ -97,8 +103,12 @@ impl Engine {
                 self.know_task_log(current.key).await?;
             }
             let told = match &mut held {
-                Some(held) => self.tell_workflow(&Caller::system(), held, &taken.news)?,
-                None => None,
+                // What was stopped with its workflow ends by itself: nothing is written to a workflow that is over.
+                Some(held) if !held.is_over() => {
+                    let party = held.new_party(&input);
+                    self.tell_workflow(&Caller::system(), held, &taken.news, party)?
+                }
+                Some(_) | None => None,
             };
             let order = GovernTask {
                 id: known.id.clone(),
@@ -130,7 +140,7 @@ impl Engine {
                     }
                     *slot = Some(folded);
                     if let Some(held) = held {
-                        self.let_go(held, &done.written, !taken.news.is_empty());
+                        self.let_go(held, &done.written, true);
                     }
                     let (answer, done) = (taken.answer, Some(done));
                     return Ok(Governed { answer, done });
@@ -225,7 +235,7 @@ impl Engine {
             };
             let told = match &mut held {
                 Some(held) if !held.is_over() => {
-                    self.tell_workflow(&Caller::system(), held, freed)?
+                    self.tell_workflow(&Caller::system(), held, freed, None)?
                 }
                 Some(_) | None => None,
             };
@@ -256,39 +266,22 @@ impl Engine {
 
     /// What holds for new sessions holds for those that were open before, nobody both works and decides in a session, and what
     /// cannot be checked is not prepared. None of this is recorded: it says nothing about the session.
-    async fn may_ask(
-        &self,
-        folded: &Folded,
-        task: &Task,
-        input: &GovernedInput,
-    ) -> Result<(), Refused> {
+    fn may_ask(&self, folded: &Folded, task: &Task, input: &GovernedInput) -> Result<(), Refused> {
+        keeps_apart(folded.parties(), task, input)?;
         let (Subject::Session(session), Some(start)) = (&folded.subject, folded.start()) else {
             return Ok(());
         };
         let operation = &input.operation;
-        let (actor, key) = (input.actor.as_str(), input.key_id.as_deref());
-        let parties = session.parties();
-        if is_work(operation) && parties.decides(actor, key) {
-            return Err(both_parties(
-                "whoever decides in a session does not work in it",
-            ));
-        }
         ids_are_plain(operation)?;
-        let works = task.created_by == actor || parties.works(actor, key);
         match operation {
-            GovernedOperation::AddLabel { label } if works => Ok(session.label_left(label)?),
-            GovernedOperation::Decide(_) => {
-                let works = works || self.works_in_workflow(session, task, input).await?;
-                match works {
-                    true => Err(both_parties(
-                        "whoever works in a session or its workflow does not decide in it",
-                    )),
-                    false => Ok(()),
-                }
+            GovernedOperation::AddLabel { label } => {
+                let key = input.key_id.as_deref();
+                Ok(session.label_left(label, (&input.actor, key), &task.created_by)?)
             }
             GovernedOperation::Preflight(asked) => {
-                self.still_admitted(start, session.replaces_contracts())?;
+                self.still_admitted(start, session.replaced())?;
                 session.model_agrees(asked)?;
+                session.model_is_named(asked)?;
                 let missing = session.schemas_missing(asked);
                 if !missing.is_empty() {
                     let message = "contracts check the schemas of these tools: send them in \
@@ -307,7 +300,7 @@ impl Engine {
                 Ok(session.attempts_left(input.at)?)
             }
             GovernedOperation::Propose(proposed) => {
-                self.still_admitted(start, session.replaces_contracts())?;
+                self.still_admitted(start, session.replaced())?;
                 Ok(session.content_handed_in(proposed)?)
             }
             GovernedOperation::Report(report) => {
@@ -430,7 +423,28 @@ impl Engine {
     }
 }
 
-fn both_parties(message: &str) -> Refused {
+/// Refuses an input of somebody who decided and would work, or works and would decide.
+pub(super) fn keeps_apart(
+    parties: &Parties,
+    task: &Task,
+    input: &GovernedInput,
+) -> Result<(), Refused> {
+    let (actor, key) = (input.actor.as_str(), input.key_id.as_deref());
+    if is_work(&input.operation) && parties.decides(actor, key) {
+        return Err(both_parties(
+            "whoever decides in a session does not work in it or in its workflow",
+        ));
+    }
+    let decides = matches!(input.operation, GovernedOperation::Decide(_));
+    match decides && (task.created_by == actor || parties.works(actor, key)) {
+        true => Err(both_parties(
+            "whoever works in a session or its workflow does not decide in it",
+        )),
+        false => Ok(()),
+    }
+}
+
+pub(super) fn both_parties(message: &str) -> Refused {
     let problem = Problem::new(403, "approver_must_differ", message);
     problem.with("rule", "approver_must_differ").into()
 }

@@ -8,15 +8,16 @@ use std::sync::Arc;
 use canon::Value;
 use domain::{
     Command, Document, GOVERNED_WORKFLOW, GovernTask, GovernedInput, GovernedOperation,
-    HandoffAction, NewPlace, NewWorkflow, Order, Problem, Refusal, ResourceKind, SessionId, State,
-    Task, TaskId, Timestamp, WorkflowStart, WorkspaceId,
+    HandoffAction, NewPlace, NewWorkflow, Order, Party, Problem, Refusal, ResourceKind, SessionId,
+    State, Task, TaskId, Timestamp, WorkflowStart, WorkspaceId,
 };
-use runs::workflow::governed::{GovernedSession, GovernedWorkflow, Joining, Subject};
+use runs::workflow::governed::{GovernedWorkflow, Joining, Subject};
 use serde_json::json;
 use tokio::sync::OwnedMutexGuard;
 
 use super::fold::Folded;
 use super::open::{Begins, own_workspace};
+use super::take::{both_parties, keeps_apart};
 use super::{Known, is_governed, named_workspaces, no_session};
 use crate::caller::Caller;
 use crate::dispatch::Idempotency;
@@ -39,6 +40,19 @@ impl HeldWorkflow {
     /// True when nothing is written to it any more.
     pub(super) fn is_over(&self) -> bool {
         matches!(&self.document.state, State::Task(task) if task.status.is_terminal())
+    }
+
+    /// Refuses whoever would both work and decide in the workflow's sessions.
+    pub(super) fn keeps_apart(&self, input: &GovernedInput) -> Result<(), Refused> {
+        match &self.document.state {
+            State::Task(task) => keeps_apart(self.folded.parties(), task, input),
+            _ => Err(no_workflow()),
+        }
+    }
+
+    /// Returns who sent an input of a session, where the workflow does not know yet that they take part.
+    pub(super) fn new_party(&self, input: &GovernedInput) -> Option<Party> {
+        self.folded.parties().new_party(input)
     }
 
     /// Tells a session how its workflow stands, where that is news.
@@ -155,29 +169,6 @@ impl Engine {
             .map(|shown| (shown, false))
     }
 
-    /// Says whether somebody works in the workflow of a session: began it, went on with it, or took or closed one of its offers.
-    pub(super) async fn works_in_workflow(
-        &self,
-        session: &GovernedSession,
-        task: &Task,
-        input: &GovernedInput,
-    ) -> Result<bool, Refused> {
-        let Some(id) = session.workflow_id() else {
-            return Ok(false);
-        };
-        let id = TaskId::governed_workflow(&task.workspace_id, id);
-        let document = self.shared_document(id.as_str()).await?;
-        let document = document.ok_or_else(no_workflow)?;
-        if matches!(&document.state, State::Task(task) if task.created_by == input.actor) {
-            return Ok(true);
-        }
-        self.read_folded(&document, |folded| {
-            let parties = folded.parties();
-            parties.works(&input.actor, input.key_id.as_deref())
-        })
-        .await
-    }
-
     /// Finds the workflow that a new session asks for; that of a first session is begun where its file is given.
     pub(super) async fn workflow_asked(
         &self,
@@ -289,6 +280,13 @@ impl Engine {
         if held.is_over() {
             return Err(Problem::new(410, "ended", "the workflow has ended").into());
         }
+        let key = caller.key_id.as_deref();
+        if held.folded.parties().decides(&caller.actor, key) {
+            *held.slot = Some(held.folded);
+            return Err(both_parties(
+                "whoever decides in a session does not work in its workflow",
+            ));
+        }
         let role = asked.and_then(|asked| asked.role.as_deref());
         let handoff = asked.and_then(|asked| asked.handoff_id.as_deref());
         let now = now.max(held.folded.last);
@@ -300,7 +298,7 @@ impl Engine {
                 return Err(problem.into());
             }
         };
-        let told = self.tell_workflow(caller, &mut held, &joining.news)?;
+        let told = self.tell_workflow(caller, &mut held, &joining.news, None)?;
         Ok((held, told, joining))
     }
 
@@ -351,12 +349,16 @@ impl Engine {
         caller: &Caller,
         held: &mut HeldWorkflow,
         news: &[Value],
+        party: Option<Party>,
     ) -> Result<Option<GovernTask>, Refused> {
-        if news.is_empty() {
+        if news.is_empty() && party.is_none() {
             return Ok(None);
         }
-        let events = news.to_vec();
-        let input = self.input(caller, &held.folded, GovernedOperation::Hear { events });
+        let hear = GovernedOperation::Hear {
+            events: news.to_vec(),
+            parties: party.into_iter().collect(),
+        };
+        let input = self.input(caller, &held.folded, hear);
         let taken = held.folded.subject.take(&input);
         if let Err(problem) = &taken.answer {
             return Err(Refused::Internal {
@@ -449,7 +451,10 @@ impl Engine {
             }
         }
         if !events.is_empty() {
-            let operation = GovernedOperation::Hear { events };
+            let operation = GovernedOperation::Hear {
+                events,
+                parties: Vec::new(),
+            };
             self.take_input(system, document, operation, None, None, None)
                 .await?;
         }

@@ -478,7 +478,7 @@ impl<'a> Lines<'a> {
 
     fn next(&mut self) -> Result<&'a [u8], ReadBundleError> {
         self.at += 1;
-        let end = self.rest.iter().position(|byte| *byte == b'\n');
+        let end = memchr::memchr(b'\n', self.rest);
         let split = end.and_then(|end| Some((self.rest.get(..end)?, self.rest.get(end + 1..)?)));
         let Some((line, rest)) = split else {
             return Err(self.wrong("the file ends here, too early"));

@@ -27,7 +27,9 @@ pub use parties::{Parties, is_work};
 pub use report::fields_agree;
 pub(crate) use report::reported_output;
 pub(crate) use seat::seat_of;
-pub use session::{Contracts, Ended, GovernedSession, Taken, ids_are_plain, kept_captures};
+pub use session::{
+    Contracts, Ended, GovernedSession, Replaced, Taken, ids_are_plain, kept_captures,
+};
 pub use workflow::{GovernedWorkflow, Joining};
 
 /// Returns the effect whose result the next input is.

@@ -2,7 +2,7 @@
 
 use serde_json::{Value, json};
 
-use crate::fixture::{APPROVER_KEY, Got, Server};
+use crate::fixture::{APPROVER_KEY, Got, Server, key};
 use crate::governed::{Desk, body, offered, problem};
 
 const SESSIONS: &str = "/api/v1/replay/sessions";
@@ -37,6 +37,14 @@ async fn r46_a_call_that_nobody_judged_says_so_and_can_be_reported() {
     let arguments = json!({"cents": 5});
     let (status, proposal) = desk.propose_as(&ready, &[("c", "pay", arguments)]).await;
     assert_eq!((status, &proposal["status"]), (200, &json!("allowed")));
+    // No contract lists errors here: whatever is expected is taken.
+    let (_, ready) = prepared(&desk, json!({})).await;
+    let (_, second) = desk.propose_as(&ready, &[("d", "pay", json!({}))]).await;
+    let mut expected = crate::governed::receipt(&second, json!({}));
+    expected["outcome"] = json!("expected_error");
+    expected["error_code"] = json!("sold_out");
+    let (status, taken) = desk.post("/receipts", expected).await;
+    assert_eq!(status, 200, "{taken}");
     let verdict = &proposal["verdicts"][0];
     assert_eq!(verdict["judged"], false, "{proposal}");
     assert!(verdict["arguments_digest"].is_string(), "{proposal}");
@@ -158,6 +166,116 @@ async fn a_program_cannot_use_up_the_labels_of_those_who_watch_it() {
         409,
         "too_many_labels",
     );
+    // Each of them has a share of their own: a key that nobody watches with leaves the others theirs.
+    let mut cleo = key("rk_cleo", "cleo", &["*"], None);
+    cleo.id = "key_cleo".to_owned();
+    server.add_key(cleo).await;
+    let cleo = desk.with(server.client_with("rk_cleo"));
+    assert_eq!(cleo.post("/labels", label("other")).await.0, 200);
+}
+
+#[tokio::test]
+async fn labels_of_calls_and_of_a_parent_leave_the_shares_of_others_as_they_are() {
+    let server = Server::start().await;
+    let labels: Vec<String> = (0..60).map(|number| format!("l{number}")).collect();
+    let own: Vec<String> = (0..40).map(|number| format!("o{number}")).collect();
+    let contract = format!("{PAY}adds_labels: [{}]\n", labels.join(", "));
+    let new = json!({"session_id": "many", "contracts": files(&contract, None), "labels": own});
+    let desk = Desk::open_with(&server, new).await;
+    let (_, ready) = prepared(&desk, json!({"offered_tools": offered(&["pay"])})).await;
+    let (_, judged) = desk
+        .propose_as(&ready, &[("c", "pay", json!({"n": 1}))])
+        .await;
+    assert_eq!(judged["status"], "allowed", "{judged}");
+    assert_eq!(desk.report(&judged, json!({})).await.0, 200);
+    assert_eq!(desk.state().await["labels"].as_array().unwrap().len(), 100);
+    let bea = desk.with(server.client_with(APPROVER_KEY));
+    for api in [&bea, &desk] {
+        let label = json!({"label": format!("more_{}", api.state().await["labels"].as_array().unwrap().len())});
+        let (status, all) = api.post("/labels", label).await;
+        assert_eq!(status, 200, "{all}");
+    }
+}
+
+#[tokio::test]
+async fn one_entry_of_a_tool_has_one_name_and_one_schema() {
+    let server = Server::start().await;
+    let new =
+        json!({"session_id": "forms", "contracts": files("tool: pay\nside_effect: write\n", None)});
+    let desk = Desk::open_with(&server, new).await;
+    let strict = json!({"type": "object", "required": ["q"]});
+    for (entry, wrong) in [
+        (
+            json!({"type": "function", "name": "pay", "parameters": strict, "function": {"name": "pay", "parameters": {}}}),
+            "two schemas",
+        ),
+        (
+            json!({"type": "function", "name": "pay", "parameters": {}, "function": {"name": "pay", "parameters": strict}}),
+            "two schemas",
+        ),
+        (
+            json!({"name": "pay", "input_schema": strict, "function": {"name": "pay", "parameters": {}}}),
+            "two schemas",
+        ),
+        (
+            json!({"input_schema": strict, "function": {"name": "pay"}, "parameters": {}}),
+            "two schemas",
+        ),
+        (
+            json!({"name": "pay", "parameters": {}, "function": {"name": "other", "parameters": strict}}),
+            "two names",
+        ),
+    ] {
+        let more = json!({"offered_tools": ["pay"], "request": {"messages": [], "tools": [entry]}});
+        let (status, refused) = prepared(&desk, more).await;
+        assert_eq!(status, 400, "{refused}");
+        assert!(refused.to_string().contains(wrong), "{refused}");
+    }
+    let twice =
+        json!({"offered_tools": [{"name": "pay", "schema": {}}, {"name": "pay", "schema": {}}]});
+    let (status, refused) = prepared(&desk, twice).await;
+    assert_eq!(status, 400, "{refused}");
+    assert!(refused.to_string().contains("offered twice"), "{refused}");
+}
+
+#[tokio::test]
+async fn a_provider_or_model_that_is_not_known_evades_no_constraint() {
+    let server = Server::start().await;
+    let session = "schema_version: \"1.0\"\nprovider_constraints: { block_incompatible: [\"OpenAI/gpt-3.5-*\"] }\n";
+    let new = json!({"session_id": "models", "contracts": files(PAY, Some(session))});
+    let desk = Desk::open_with(&server, new).await;
+    let named = |provider: &str, model: &str| json!({"provider": provider, "model": model});
+    for provider in ["azure", "openai ", "", "OpenAI\u{a0}"] {
+        let refused = prepared(&desk, named(provider, "gpt-3.5-turbo")).await;
+        problem(&refused, 422, "provider_unknown");
+    }
+    for model in [" gpt-3.5-turbo", "", "gpt\u{2011}3.5-turbo"] {
+        problem(
+            &prepared(&desk, named("openai", model)).await,
+            422,
+            "model_unknown",
+        );
+    }
+    let excluded = prepared(&desk, named("OPENAI", "GPT-3.5-turbo")).await;
+    problem(&excluded, 403, "provider_incompatible");
+    for request in [
+        json!({"model": ["gpt-3.5-turbo"], "messages": []}),
+        json!({"model": 5, "messages": []}),
+    ] {
+        let mut more = named("openai", "gpt-4o");
+        more["request"] = request;
+        problem(&prepared(&desk, more).await, 409, "model_differs");
+    }
+    let mut more = named("openai", "gpt-4o");
+    more["request"] = json!({"provider": "anthropic", "messages": []});
+    problem(
+        &prepared(&desk, more.clone()).await,
+        409,
+        "provider_differs",
+    );
+    more["request"] = json!({"provider": "OpenAI", "model": null, "messages": []});
+    let (status, ready) = prepared(&desk, more).await;
+    assert_eq!(status, 200, "{ready}");
 }
 
 #[tokio::test]
@@ -360,4 +478,82 @@ async fn what_people_say_no_to_is_stripped_and_the_rest_is_released_where_the_ga
         let expected: &[&str] = if released { &["b"] } else { &[] };
         assert_eq!(calls, expected, "{pending}");
     }
+}
+
+#[tokio::test]
+async fn a_call_its_usage_and_its_output_have_no_members_that_nobody_reads() {
+    let server = Server::start().await;
+    let new = json!({"session_id": "members", "contracts": files(PAY, None)});
+    let desk = Desk::open_with(&server, new).await;
+    let (_, ready) = prepared(&desk, json!({})).await;
+    let proposal = |call: Value, usage: Value| {
+        json!({"prepared_request_id": ready["prepared_request_id"], "finish_reason": "tool_calls",
+            "tool_calls": [call], "usage": usage})
+    };
+    let call = json!({"id": "c", "name": "pay", "arguments": "{}"});
+    let odd = json!({"id": "c", "name": "pay", "arguments": "{}", "input": {"n": 5}});
+    let used = json!({"input": 1, "output": 1});
+    let more = json!({"input": 1, "output": 1, "cache_creation_input_tokens": 90});
+    for (body, param) in [
+        (proposal(odd, used.clone()), "tool_calls.0.input"),
+        (
+            proposal(call.clone(), more),
+            "usage.cache_creation_input_tokens",
+        ),
+    ] {
+        let (status, refused) = desk.post("/proposals", body).await;
+        assert_eq!(
+            (status, &refused["param"]),
+            (400, &json!(param)),
+            "{refused}"
+        );
+    }
+    let (status, judged) = desk.post("/proposals", proposal(call, used)).await;
+    assert_eq!(status, 200, "{judged}");
+    for fields in [json!({"$.a": 1, "b": 2}), json!({"$.a": 1, "$..b": 2})] {
+        let (status, refused) = desk.report(&judged, fields).await;
+        assert_eq!(status, 400, "{refused}");
+        assert!(refused.to_string().contains("is not a path"), "{refused}");
+    }
+    assert_eq!(
+        desk.report(&judged, json!({"$.a": 1, "$.b": 2})).await.0,
+        200
+    );
+}
+
+#[tokio::test]
+async fn a_permission_request_describes_every_call_that_it_is_about() {
+    let server = Server::start().await;
+    let contract = |tool: &str, reason: &str| {
+        let text = format!(
+            "tool: {tool}\nside_effect: write\nschema_derived: false\ncheckpoint: {{ reason: {reason} }}\n"
+        );
+        json!({"file": format!("{tool}.yaml"), "text": text})
+    };
+    let files = json!({"contracts": [contract("note", "small"), contract("pay", "money")]});
+    let new = json!({"session_id": "both", "contracts": files});
+    let desk = Desk::open_with(&server, new).await;
+    let tools = json!({"offered_tools": offered(&["note", "pay"])});
+    let (_, ready) = prepared(&desk, tools).await;
+    let calls = [
+        ("a", "note", json!({"text": "x"})),
+        ("b", "pay", json!({"cents": 1_000_000})),
+        ("c", "pay", json!({"cents": 2})),
+    ];
+    let (_, asked) = desk.propose_as(&ready, &calls).await;
+    assert_eq!(asked["status"], "pending_approval", "{asked}");
+    let bea = server.client_with(APPROVER_KEY);
+    let (_, list) = bea.get("/v1/permission-requests?status=pending").await;
+    let request = &list["data"][0];
+    let inputs = calls.map(|(_, name, input)| json!({"name": name, "input": input}));
+    assert_eq!(request["action"]["name"], "note, pay", "{request}");
+    assert_eq!(
+        request["action"]["input"],
+        json!({"calls": inputs}),
+        "{request}"
+    );
+    assert_eq!(
+        request["request"]["reason"], "3 calls: small; money",
+        "{request}"
+    );
 }

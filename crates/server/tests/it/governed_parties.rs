@@ -108,14 +108,14 @@ const WORKFLOW: &str = "schema_version: \"1.0\"\nworkflow: two\nroles:\n  - { na
 const PAY: &str =
     "tool: pay\nside_effect: write\nschema_derived: false\ncheckpoint: { reason: look }\n";
 
-fn member(id: &str, place: Value) -> Value {
+pub(crate) fn member(id: &str, place: Value) -> Value {
     let files = json!([{"file": "pay.yaml", "text": PAY}]);
     let session = json!({"file": "session.yaml", "text": "schema_version: \"1.0\"\n"});
     let contracts = json!({"contracts": files, "session": session});
     json!({"session_id": id, "contracts": contracts, "workflow": place})
 }
 
-async fn asked(desk: &Desk) -> Value {
+pub(crate) async fn asked(desk: &Desk) -> Value {
     let version = desk.state().await["stateVersion"].clone();
     let body = json!({"expected_state_version": version, "offered_tools": offered(&["pay"]),
         "provider": "openai", "model": "gpt-x"});
@@ -162,9 +162,109 @@ async fn whoever_works_in_a_workflow_does_not_decide_in_its_sessions() {
     }
     // Going on with the workflow is work in it.
     let proposal = asked(&root).await;
-    let cleo = server.client_with("rk_cleo");
-    let (status, shown) = cleo.post(workflows, json!({"workflow_id": "job"})).await;
+    let mut eve = key("rk_eve", "eve", &["*", "approvals:write"], None);
+    eve.id = "key_eve".to_owned();
+    server.add_key(eve).await;
+    let eve = server.client_with("rk_eve");
+    let (status, shown) = eve.post(workflows, json!({"workflow_id": "job"})).await;
     assert_eq!(status, 200, "{shown}");
-    let refused = decide(&root, &server, "rk_cleo", &proposal).await;
+    let refused = decide(&root, &server, "rk_eve", &proposal).await;
     problem(&refused, 403, "approver_must_differ");
+}
+
+/// A workflow with two open sessions, and a third worker who may approve in general.
+pub(crate) async fn two_members(server: &Server, job: &str) -> (Desk, Desk) {
+    let source = json!({"file": "workflow.yaml", "text": WORKFLOW});
+    let place = json!({"type": "root", "workflow_id": job, "role": "desk", "source": source});
+    let root = Desk::open_with(server, member(&format!("{job}-root"), place)).await;
+    let (_, offer) = root
+        .post("/handoffs", json!({"to_role": "payer", "summary": "pay"}))
+        .await;
+    let place = json!({"type": "child", "handoff_id": offer["handoff_id"]});
+    let child = Desk::open_with(server, member(&format!("{job}-child"), place)).await;
+    (root, child)
+}
+
+async fn prepared(desk: &Desk) -> Got {
+    let version = desk.state().await["stateVersion"].clone();
+    let body = json!({"expected_state_version": version, "offered_tools": offered(&["pay"]),
+        "provider": "openai", "model": "gpt-x"});
+    desk.post("/preflight", body).await
+}
+
+#[tokio::test]
+async fn whoever_works_in_one_session_of_a_workflow_does_not_decide_in_another() {
+    let server = Server::start().await;
+    another_approver(&server).await;
+    for (number, work) in ["heartbeat", "preflight", "captures", "handoffs", "open"]
+        .into_iter()
+        .enumerate()
+    {
+        let (root, child) = two_members(&server, &format!("job-{number}")).await;
+        let proposal = asked(&child).await;
+        let bea = root.with(server.client_with(APPROVER_KEY));
+        let done = match work {
+            "preflight" => prepared(&bea).await,
+            "open" => bea.api.post(SESSIONS, json!({"session_id": root.id})).await,
+            "captures" => bea.post("/captures", json!({"captures": []})).await,
+            "handoffs" => {
+                let offer = json!({"to_role": "payer", "summary": "more"});
+                bea.post("/handoffs", offer).await
+            }
+            _ => bea.post("/heartbeat", json!({})).await,
+        };
+        assert_eq!(done.0, 200, "{work}: {}", done.1);
+        let refused = decide(&child, &server, APPROVER_KEY, &proposal).await;
+        problem(&refused, 403, "approver_must_differ");
+        if work == "preflight" {
+            // The record says so, not this process.
+            let server = server.reopened().await;
+            let child = child.with(server.client());
+            let refused = decide(&child, &server, APPROVER_KEY, &proposal).await;
+            problem(&refused, 403, "approver_must_differ");
+            continue;
+        }
+        let decided = decide(&child, &server, "rk_cleo", &proposal).await;
+        assert_eq!(decided.0, 200, "{work}: {}", decided.1);
+    }
+}
+
+#[tokio::test]
+async fn whoever_decided_in_one_session_of_a_workflow_does_not_work_in_another() {
+    let server = Server::start().await;
+    let (root, child) = two_members(&server, "job").await;
+    let (_, offer) = root
+        .post("/handoffs", json!({"to_role": "payer", "summary": "more"}))
+        .await;
+    let proposal = asked(&child).await;
+    let decided = decide(&child, &server, APPROVER_KEY, &proposal).await;
+    assert_eq!(decided.0, 200, "{}", decided.1);
+    let server = server.reopened().await;
+    let root = root.with(server.client());
+    let bea = root.with(server.client_with(APPROVER_KEY));
+    let differs = "approver_must_differ";
+    problem(&prepared(&bea).await, 403, differs);
+    for (path, body) in [
+        ("/heartbeat", json!({})),
+        ("/captures", json!({"captures": []})),
+        ("/restore", json!({})),
+        ("/handoffs", json!({"to_role": "payer", "summary": "x"})),
+    ] {
+        problem(&bea.post(path, body).await, 403, differs);
+    }
+    let again = json!({"session_id": root.id});
+    problem(&bea.api.post(SESSIONS, again).await, 403, differs);
+    let handoff = offer["handoff_id"].as_str().unwrap();
+    for what in ["accept", "decline", "cancel"] {
+        let path = format!("/api/v1/replay/handoffs/{handoff}/{what}");
+        problem(&bea.api.post(&path, json!({})).await, 403, differs);
+    }
+    let place = json!({"type": "child", "handoff_id": handoff});
+    let third = bea.api.post(SESSIONS, member("third", place)).await;
+    problem(&third, 403, differs);
+    // She may decide in the other session too, and whoever works goes on.
+    let proposal = asked(&root).await;
+    let decided = decide(&root, &server, APPROVER_KEY, &proposal).await;
+    assert_eq!(decided.0, 200, "{}", decided.1);
+    assert_eq!(bea.post("/labels", json!({"label": "seen"})).await.0, 200);
 }

@@ -6,6 +6,7 @@ use serde_json::json;
 
 use crate::fixture::{APPROVER_KEY, Server, key};
 use crate::governed::{Desk, body, contracts, offered, payment, problem};
+use crate::governed_parties::{asked, two_members};
 
 #[tokio::test]
 async fn an_approval_is_seen_and_answered_by_somebody_else() {
@@ -235,4 +236,54 @@ async fn r40_a_call_that_was_refused_does_not_come_back_with_a_decision_about_an
         let (status, refused) = desk.post("/receipts", report).await;
         assert!(status >= 400, "{refused}");
     }
+}
+
+#[tokio::test]
+async fn a_session_that_waits_for_people_is_stopped_with_the_one_it_came_from() {
+    let server = Server::start().await;
+    for (job, asked_first) in [("waiting", true), ("alone", false)] {
+        let (root, child) = two_members(&server, job).await;
+        let proposal = asked(&child).await;
+        assert_eq!(root.post("/kill", json!({})).await.0, 200);
+        let (status, shown) = root
+            .api
+            .get(&format!("/api/v1/replay/workflows/{job}"))
+            .await;
+        assert_eq!(
+            (status, &shown["status"]),
+            (200, &json!("killed")),
+            "{shown}"
+        );
+        // The workflow has ended before its child hears of it.
+        let workflow = shown["protocol"]["task_id"].as_str().unwrap();
+        root.api.wait_for(workflow, "CANCELED").await;
+        if asked_first {
+            problem(
+                &child.post("/labels", json!({"label": "x"})).await,
+                410,
+                "killed",
+            );
+        }
+        let task = child.state().await["protocol"]["task_id"].clone();
+        root.api.wait_for(task.as_str().unwrap(), "CANCELED").await;
+        let late = child.decide(&server, &proposal, "approve").await;
+        problem(&late, 410, "killed");
+        let beat = child.post("/heartbeat", json!({})).await;
+        assert_eq!(
+            (beat.0, &beat.1["killed"]),
+            (200, &json!(true)),
+            "{}",
+            beat.1
+        );
+        assert_eq!(
+            child.post("/kill", json!({})).await,
+            (200, json!({"killed": true}))
+        );
+        let path = format!("/proposals/{}", proposal["proposal_id"].as_str().unwrap());
+        let (_, shown) = child.api.get(&child.path(&path)).await;
+        assert_eq!(shown["status"], "killed", "{shown}");
+    }
+    let bea = server.client_with(APPROVER_KEY);
+    let (_, waiting) = bea.get("/api/v1/replay/approvals?status=pending").await;
+    assert_eq!(waiting["data"], json!([]), "{waiting}");
 }

@@ -557,6 +557,25 @@ async fn a_session_under_a_configured_set_does_not_replace_its_provider_constrai
     );
     let refused = api.post(SESSIONS, json!({"session_id": "before"})).await;
     problem(&refused, 422, "replaces_configured");
+    let priced = |id: &str, model: &str, input: &str, output: &str| {
+        let mut new = new(id, None);
+        new["pricing"] = json!({ model: {"input": input, "output": output} });
+        new
+    };
+    // A price of its own would be a way around every limit on costs.
+    for (model, input, output) in [
+        ("openai/gpt-4o", "0", "0"),
+        ("openai/gpt-4o", "100", "0.1"),
+        ("openai/my-own", "1", "1"),
+        ("OpenAI/gpt-4o", "100", "100"),
+    ] {
+        let refused = api
+            .post(SESSIONS, priced("cheap", model, input, output))
+            .await;
+        problem(&refused, 422, "replaces_configured");
+        assert_eq!(refused.1["param"], "pricing", "{}", refused.1);
+    }
+    Desk::open_with(&server, priced("dear", "openai/gpt-4o", "100", "100")).await;
     let same = json!({"block_incompatible": ["openai/gpt-3*"]});
     for (id, given) in [("same", Some(same)), ("none", None)] {
         let desk = Desk::open_with(&server, new(id, given)).await;

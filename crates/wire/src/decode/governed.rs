@@ -2,6 +2,8 @@
 //! missing: in new sessions and workflows, preflights, proposals, decisions, reports, heartbeats and handoffs. Sizes are those of
 //! the contracts.
 
+use std::collections::BTreeSet;
+
 use canon::{Digest, Map, Value};
 use domain::{
     ContractText, Decide, Govern, GovernedFiles, GovernedOperation, NewGoverned, Offered,
@@ -70,6 +72,17 @@ const REPORT_MEMBERS: [&str; 9] = [
     "started_at",
     "ended_at",
     "error_code",
+];
+const CALL_MEMBERS: [&str; 3] = ["id", "name", "arguments"];
+const USAGE_MEMBERS: [&str; 8] = [
+    "input",
+    "output",
+    "cache_read",
+    "cache_write",
+    "input_tokens",
+    "output_tokens",
+    "cache_read_tokens",
+    "cache_write_tokens",
 ];
 const PROPOSAL_MEMBERS: [&str; 6] = [
     "prepared_request_id",
@@ -239,10 +252,16 @@ pub fn preflight(incoming: &Incoming<'_>) -> Result<Request, InputError> {
     only(&members, &PREFLIGHT_MEMBERS)?;
     let tools = many(&members, "offered_tools", TOOLS_MAX)?;
     let request = members.map().get("request");
+    named_once(request)?;
+    let mut names = BTreeSet::new();
     let tools = tools.iter().enumerate().map(|(index, item)| {
         let place = members.param(&format!("offered_tools.{index}"));
         let mut tool = offered(item, place.clone())?;
-        let mut schemas = schemas_of(item);
+        if !names.insert(tool.name.clone()) {
+            let message = format!("`{}` is offered twice", tool.name);
+            return Err(InputError::invalid(place, message));
+        }
+        let mut schemas: Vec<Value> = forms_of(item).flat_map(schemas_of).collect();
         schemas.extend(schemas_in(request, &tool.name));
         // A tool is offered with one schema: of two, the weaker one might be checked.
         let mut pairs = schemas.windows(2);
@@ -270,13 +289,44 @@ pub fn preflight(incoming: &Incoming<'_>) -> Result<Request, InputError> {
 fn schemas_in(request: Option<&Value>, name: &str) -> Vec<Value> {
     let tools = request.and_then(|request| request.get("tools")?.as_array());
     let tools = tools.into_iter().flatten();
-    let tools = tools.map(|tool| tool.get("function").unwrap_or(tool));
-    let named = tools.filter(|tool| tool.get("name").and_then(Value::as_str) == Some(name));
-    let schemas = named.flat_map(|tool| match schemas_of(tool) {
-        none if none.is_empty() => vec![json!({})],
-        schemas => schemas,
+    let schemas = tools.flat_map(|tool| {
+        if !forms_of(tool).any(|form| name_of(form) == Some(name)) {
+            return Vec::new();
+        }
+        let schemas: Vec<Value> = forms_of(tool).flat_map(schemas_of).collect();
+        match schemas.is_empty() {
+            true => vec![json!({})],
+            false => schemas,
+        }
     });
     schemas.collect()
+}
+
+/// The forms in which a tool may be read: an entry that has both is read in both.
+fn forms_of(tool: &Value) -> impl Iterator<Item = &Value> {
+    [Some(tool), tool.get("function")].into_iter().flatten()
+}
+
+fn name_of(tool: &Value) -> Option<&str> {
+    tool.get("name").and_then(Value::as_str)
+}
+
+/// Refuses a tool of a request that has two names: each reader would take another one.
+fn named_once(request: Option<&Value>) -> Result<(), InputError> {
+    let tools = request.and_then(|request| request.get("tools")?.as_array());
+    for (index, tool) in tools.into_iter().flatten().enumerate() {
+        let function = tool.get("function").and_then(name_of);
+        if let (Some(outer), Some(inner)) = (name_of(tool), function)
+            && outer != inner
+        {
+            let message = format!("one tool has two names, `{outer}` and `{inner}`");
+            return Err(InputError::invalid(
+                format!("request.tools.{index}"),
+                message,
+            ));
+        }
+    }
+    Ok(())
 }
 
 /// A schema that is null is known to be missing: it demands nothing.
@@ -367,6 +417,7 @@ fn finish_reason(members: &Members<'_>) -> Result<&'static str, InputError> {
 
 fn proposed(item: &Value, place: String) -> Result<ProposedTool, InputError> {
     let call = Members::within(item, place)?;
+    only(&call, &CALL_MEMBERS)?;
     let arguments = match call.map().get("arguments") {
         Some(Value::String(text)) => text.clone(),
         // Whoever parsed them already has lost what a text would show; what is left is written canonically.
@@ -394,6 +445,8 @@ fn usage(members: &Members<'_>) -> Result<Option<ProposalUsage>, InputError> {
         };
     };
     let used = Members::at(given, members.param("usage"));
+    // What is not understood is not counted, and a limit on costs would not see it.
+    only(&used, &USAGE_MEMBERS)?;
     let count = |short: &str, long: &str| match used.count(short)? {
         Some(count) => Ok(Some(count)),
         None => used.count(long),

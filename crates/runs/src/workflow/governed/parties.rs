@@ -4,7 +4,7 @@
 
 use std::collections::BTreeSet;
 
-use domain::{GovernedInput, GovernedOperation};
+use domain::{GovernedInput, GovernedOperation, Party};
 
 /// Actors and keys, by what they did.
 #[derive(Debug, Clone, Default)]
@@ -16,15 +16,45 @@ pub struct Parties {
 impl Parties {
     /// Takes note of an input that is recorded.
     pub(super) fn note(&mut self, input: &GovernedInput) {
-        let party = match &input.operation {
-            operation if is_work(operation) => &mut self.workers,
-            // A session that joins a workflow is told by whoever opened it; everything else the server tells itself.
-            GovernedOperation::Hear { .. } if input.key_id.is_some() => &mut self.workers,
-            GovernedOperation::Decide(_) => &mut self.deciders,
+        let decides = match &input.operation {
+            operation if is_work(operation) => false,
+            GovernedOperation::Decide(_) => true,
+            GovernedOperation::Hear { parties, .. } => {
+                parties.iter().for_each(|party| self.add(party));
+                if input.key_id.is_none() {
+                    // What the server tells itself.
+                    return;
+                }
+                // A session that joins a workflow is told by whoever opened it.
+                false
+            }
             _ => return,
         };
-        party.insert(input.actor.clone());
-        party.extend(input.key_id.clone());
+        self.add(&party(input, decides));
+    }
+
+    fn add(&mut self, party: &Party) {
+        let names = match party.decides {
+            true => &mut self.deciders,
+            false => &mut self.workers,
+        };
+        names.insert(party.actor.clone());
+        names.extend(party.key_id.clone());
+    }
+
+    /// Returns who sent an input of a session if they take part by it, and that is not noted here yet.
+    pub fn new_party(&self, input: &GovernedInput) -> Option<Party> {
+        let decides = matches!(input.operation, GovernedOperation::Decide(_));
+        if !decides && !is_work(&input.operation) {
+            return None;
+        }
+        let names = match decides {
+            true => &self.deciders,
+            false => &self.workers,
+        };
+        let key = input.key_id.as_ref();
+        let known = names.contains(&input.actor) && key.is_none_or(|key| names.contains(key));
+        (!known).then(|| party(input, decides))
     }
 
     /// True for an actor or a key that works in it: opened it, prepared, proposed, reported or handed over.
@@ -35,6 +65,14 @@ impl Parties {
     /// True for an actor or a key that decided in it.
     pub fn decides(&self, actor: &str, key_id: Option<&str>) -> bool {
         has(&self.deciders, actor, key_id)
+    }
+}
+
+fn party(input: &GovernedInput, decides: bool) -> Party {
+    Party {
+        actor: input.actor.clone(),
+        key_id: input.key_id.clone(),
+        decides,
     }
 }
 

@@ -36,12 +36,18 @@ impl GovernedSession {
             .iter()
             .map(|(_, call)| call.arguments_digest)
             .collect();
-        let action = json!({
-            "name": first.map(|asked| asked.tool_name.as_str()),
-            "input": first.map(|asked| &asked.arguments),
-        });
+        let (name, reason, input) = match requests.as_slice() {
+            // One decision is about all of them, so that all of them are described.
+            [_, _, ..] if self.telling >= Telling::Things => described(&requests),
+            _ => (
+                first.map_or(Value::Null, |asked| json!(asked.tool_name)),
+                first.map_or(Value::Null, |asked| json!(asked.reason)),
+                first.map_or(Value::Null, |asked| asked.arguments.clone()),
+            ),
+        };
+        let action = json!({"name": name, "input": input});
         let request = json!({
-            "reason": first.map(|asked| asked.reason.as_str()),
+            "reason": reason,
             "action": action,
             "governed": {
                 "session_id": self.rules.options().session_id,
@@ -55,7 +61,7 @@ impl GovernedSession {
         let payload = json!({
             "request_id": waiting.permission,
             "effect_key": format!("approval:{}", proposal_id(number)),
-            "action_name": first.map(|asked| asked.tool_name.as_str()),
+            "action_name": name,
             "request": request,
             "action": action,
         });
@@ -207,6 +213,31 @@ impl GovernedSession {
             self.told.withdrawn.push((waiting.permission, reason));
         }
     }
+}
+
+/// Describes several calls that are decided on together: their names, why they are asked about, and what each is given.
+fn described(requests: &[ApprovalRequest]) -> (Value, Value, Value) {
+    let names = distinct(requests.iter().map(|asked| asked.tool_name.as_str())).join(", ");
+    let reasons = distinct(requests.iter().map(|asked| asked.reason.as_str())).join("; ");
+    let calls = requests
+        .iter()
+        .map(|asked| json!({"name": asked.tool_name, "input": asked.arguments}));
+    let calls: Vec<Value> = calls.collect();
+    (
+        names.into(),
+        format!("{} calls: {reasons}", calls.len()).into(),
+        json!({ "calls": calls }),
+    )
+}
+
+fn distinct<'a>(texts: impl Iterator<Item = &'a str>) -> Vec<&'a str> {
+    let mut found = Vec::new();
+    for text in texts {
+        if !found.contains(&text) {
+            found.push(text);
+        }
+    }
+    found
 }
 
 fn no_proposal() -> Problem {

@@ -158,13 +158,56 @@ impl GovernedSession {
     /// It names another model than is stated: the constraints on models would look at the wrong one.
     pub fn model_agrees(&self, asked: &Preflight) -> Result<(), Problem> {
         let request = asked.request.as_ref();
-        let named = request.and_then(|request| request.get("model")?.as_str());
-        match named {
-            Some(named) if named != asked.model => {
-                let message = "`request.model` is another model than `model`";
-                Err(Problem::new(409, "model_differs", message).with("model", named))
+        let member = |name: &str| {
+            let member = request.and_then(|request| request.get(name));
+            member.filter(|member| !member.is_null())
+        };
+        if let Some(named) = member("model").filter(|named| **named != asked.model) {
+            let message = "`request.model` is another model than `model`";
+            return Err(Problem::new(409, "model_differs", message).with("model", named));
+        }
+        let same = |named: &Value| {
+            let named = named.as_str();
+            named.is_some_and(|named| named.eq_ignore_ascii_case(&asked.provider))
+        };
+        match member("provider").filter(|named| !same(named)) {
+            Some(named) => {
+                let message = "`request.provider` is another provider than `provider`";
+                Err(Problem::new(409, "provider_differs", message).with("provider", named))
             }
-            Some(_) | None => Ok(()),
+            None => Ok(()),
+        }
+    }
+
+    /// Refuses a provider or a model that patterns cannot be held against, where contracts exclude some: what is not known would
+    /// match none of them.
+    ///
+    /// # Errors
+    /// Names which of both.
+    pub fn model_is_named(&self, asked: &Preflight) -> Result<(), Problem> {
+        if !self.rules.enforces() || !self.rules.excludes_models() {
+            return Ok(());
+        }
+        let known = ["openai", "anthropic"];
+        if !known
+            .iter()
+            .any(|name| asked.provider.eq_ignore_ascii_case(name))
+        {
+            let message = "the contracts exclude models, and `provider` is neither `openai` nor `anthropic`: \
+                           a compatible server counts as the provider whose API it speaks";
+            return Err(
+                Problem::new(422, "provider_unknown", message).with("provider", &asked.provider)
+            );
+        }
+        let is_name =
+            !asked.model.is_empty() && asked.model.bytes().all(|byte| byte.is_ascii_graphic());
+        match is_name {
+            true => Ok(()),
+            false => {
+                let message = "the contracts exclude models, and `model` is not a name: \
+                               it is empty, or has spaces or characters beyond ASCII";
+                Err(Problem::new(422, "model_unknown", message).with("model", &asked.model))
+            }
         }
     }
 

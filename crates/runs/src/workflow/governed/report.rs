@@ -4,7 +4,7 @@
 //! is the only end that a later report may replace.
 
 use canon::{Digest, Value, jcs, sha256};
-use contracts::{Event, Outcome, Path, SeenOutput};
+use contracts::{Event, Mode, Outcome, Path, SeenOutput};
 use domain::{Problem, Report, ReportedOutcome, Telling, Timestamp};
 use serde_json::json;
 
@@ -186,11 +186,17 @@ impl GovernedSession {
             calls.find(|call| call.id == report.call_id)
         });
         let Some(call) = call else { return Ok(()) };
-        if report.outcome != ReportedOutcome::ExpectedError || self.is_expected(call, report) {
+        // Nothing is held against contracts where nothing is judged.
+        let judges = self.rules.options().mode != Mode::LogOnly;
+        let is_expected = report.outcome == ReportedOutcome::ExpectedError;
+        if !judges || !is_expected || self.is_expected(call, report) {
             return Ok(());
         }
         let contract = self.rules.compiled().contract(&call.tool);
-        let listed = contract.map(|contract| &contract.allowed_errors);
+        let listed: Vec<&String> = contract
+            .into_iter()
+            .flat_map(|contract| &contract.allowed_errors)
+            .collect();
         let message =
             "the contract of the tool does not list this `error_code`: report it as `error`";
         Err(Problem::new(422, "error_not_listed", message).with("allowed_errors", listed))
@@ -265,12 +271,18 @@ pub fn fields_agree(report: &Report) -> Result<(), Problem> {
         let mut fields = fields.iter();
         fields.find(|(_, path, value)| path.find_json(&output) != Some(*value))
     };
-    match put.or_else(changed) {
-        None => Ok(()),
-        Some((name, ..)) => {
-            let what = format!("`output_fields` says two things about `{name}`");
-            Err(Problem::new(400, "malformed", what))
-        }
+    let malformed = |what: String| Err(Problem::new(400, "malformed", what));
+    if let Some((name, ..)) = put.or_else(changed) {
+        return malformed(format!("`output_fields` says two things about `{name}`"));
+    }
+    // Names are paths or members, never both: a path among members would be taken for a member of that name.
+    let is_path = |name: &&String| Path::parse(name).is_ok();
+    let names = || report.output_fields.keys();
+    match (names().find(is_path), names().find(|name| !is_path(name))) {
+        (Some(path), Some(name)) => malformed(format!(
+            "`output_fields` has the path `{path}`, and `{name}` is not a path"
+        )),
+        (_, None) | (None, _) => Ok(()),
     }
 }
 

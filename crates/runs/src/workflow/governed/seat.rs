@@ -51,8 +51,12 @@ pub(crate) fn seat_of(
     }
     let view = WorkflowView::deserialize(&place.view).map_err(|error| error.to_string())?;
     let seat = Seat::of_member(workflow, &place.workflow_id, session_id, view);
-    Ok(match telling < Telling::Bounds {
+    let seat = match telling < Telling::Bounds {
         true => seat.limiting_requests_only(),
+        false => seat,
+    };
+    Ok(match telling < Telling::Things {
+        true => seat.naming_no_things(),
         false => seat,
     })
 }
@@ -180,12 +184,19 @@ mod tests {
 
     /// What becomes of two calls in a workflow that permits one.
     fn proposed(telling: &str) -> Value {
+        proposed_in(telling, "limits: { max_tool_calls: 1 }\n")
+    }
+
+    fn proposed_in(telling: &str, more: &str) -> Value {
         let files =
             json!({"files": [{"file": "pay.yaml", "text": "tool: pay\nside_effect: write\n"}]});
         let contracts =
             super::super::Contracts::compile(&serde_json::from_value(files.clone()).unwrap());
-        let source = json!({"file": "workflow.yaml", "text": "schema_version: \"1.0\"\nworkflow: w\n\
-            roles: [{ name: desk, session_contract: desk/session.yaml }]\nlimits: { max_tool_calls: 1 }\n"});
+        let text = format!(
+            "schema_version: \"1.0\"\nworkflow: w\n\
+             roles: [{{ name: desk, session_contract: desk/session.yaml }}]\n{more}"
+        );
+        let source = json!({"file": "workflow.yaml", "text": text});
         let workflow = compiled(&serde_json::from_value(source.clone()).unwrap()).unwrap();
         let member = json!({"session_id": "s", "role": "desk", "parent": null, "status": "open"});
         let view = json!({"sessions": [member], "open_offers": [], "cost": "0", "cost_incomplete": false,
@@ -223,5 +234,18 @@ mod tests {
         assert_eq!(now[1]["status"], "blocked", "{now}");
         assert_eq!(now[1]["verdicts"][1]["detail"], "workflow", "{now}");
         assert_eq!(now[0]["warnings"][0]["tool"], "pay", "{now}");
+    }
+
+    #[test]
+    fn u2_only_a_session_that_began_since_must_name_the_shared_thing() {
+        let shared = "shared_resources: [{ name: order, path: \"$.order\", tools: [pay], mode: exclusive }]\n";
+        let before = proposed_in("refusals", shared);
+        assert_eq!(before[1]["status"], "allowed", "{before}");
+        let now = proposed_in("things", shared);
+        assert_eq!(now[1]["status"], "blocked", "{now}");
+        assert_eq!(
+            now[1]["verdicts"][0]["detail"], "resource_not_named",
+            "{now}"
+        );
     }
 }

@@ -27,9 +27,9 @@ use crate::workflow::Note;
 /// How long a prepared request can be used, and a released call waits for its execution.
 pub(super) const PREPARED_MICROS: i64 = 600_000_000;
 
-/// Labels that a session can have.
+/// Labels that a session takes from its program.
 const LABELS_MAX: usize = 64;
-/// Further labels, for people who do not work in it: its program cannot use up what closes tools.
+/// Labels that it takes from each other actor: nobody can use up what closes tools for somebody else.
 const LABELS_KEPT: usize = 16;
 
 /// A governed session.
@@ -49,6 +49,8 @@ pub struct GovernedSession {
     /// Who proposed: they do not approve.
     pub(super) proposers: BTreeSet<String>,
     pub(super) parties: Parties,
+    /// How many labels who added.
+    labels_by: BTreeMap<String, usize>,
     /// Its place in a workflow.
     pub(super) seat: Option<Seat>,
     /// What its notes tell.
@@ -147,13 +149,14 @@ impl Contracts {
         self.0.session().agent.as_deref()
     }
 
-    /// Says whether options state other provider constraints than they do. What cannot be read counts as other.
-    pub fn are_replaced_by(&self, options: &canon::Map<String, Value>) -> bool {
-        if !options.contains_key("providerConstraints") {
-            return false;
+    /// Says what options state in place of what holds without them. What cannot be read counts as other.
+    pub fn replaced_by(&self, options: &canon::Map<String, Value>) -> Option<Replaced> {
+        match options_of(options) {
+            Ok(given) => replaced(&self.0, &given),
+            Err(_) if options.contains_key("providerConstraints") => Some(Replaced::Providers),
+            Err(_) if options.contains_key("pricing") => Some(Replaced::Prices),
+            Err(_) => None,
         }
-        let own = self.0.session().provider_constraints();
-        options_of(options).map_or(true, |given| given.providers.as_ref() != Some(own))
     }
 
     /// Checks that a session can begin under them, and returns what its policies say about a principal.
@@ -201,6 +204,24 @@ impl Contracts {
         });
         Ok(policies.collect())
     }
+}
+
+/// What the options of a session put in the place of something else.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Replaced {
+    /// The provider constraints of its contracts.
+    Providers,
+    /// The prices of the product's table.
+    Prices,
+}
+
+fn replaced(compiled: &Compiled, given: &Options) -> Option<Replaced> {
+    let own = compiled.session().provider_constraints();
+    let providers = given.providers.as_ref();
+    if providers.is_some_and(|providers| providers != own) {
+        return Some(Replaced::Providers);
+    }
+    given.prices.undercut().then_some(Replaced::Prices)
 }
 
 /// Reads options under their published names: on the server every execution is reported and people answer.
@@ -292,6 +313,7 @@ impl GovernedSession {
             schemas_told: BTreeMap::new(),
             proposers: BTreeSet::new(),
             parties: Parties::default(),
+            labels_by: BTreeMap::new(),
             seat,
             telling: start.telling,
             told: Told::default(),
@@ -380,6 +402,9 @@ impl GovernedSession {
             GovernedOperation::Heartbeat { started } => {
                 if !over {
                     self.started(started)?;
+                    // Whoever says so works in it: that is noted once, although nothing else changes.
+                    let is_new = self.parties.new_party(input).is_some();
+                    self.told.changed |= is_new && input.key_id.is_some();
                 }
                 Ok(json!({
                     "state_version": self.state.state_version(),
@@ -412,7 +437,7 @@ impl GovernedSession {
                     GovernedOperation::Propose(proposal) => self.propose(proposal, input),
                     GovernedOperation::Report(report) => self.report(report, input.at),
                     GovernedOperation::Decide(decide) => self.decide(decide, input),
-                    GovernedOperation::AddLabel { label } => self.add_label(label),
+                    GovernedOperation::AddLabel { label } => self.add_label(label, &input.actor),
                     GovernedOperation::SetFilter { tools } => {
                         let tools = tools.clone();
                         self.advance(&Event::Filtered { tools })?;
@@ -454,27 +479,46 @@ impl GovernedSession {
         }
     }
 
-    fn add_label(&mut self, label: &str) -> Result<Value, Problem> {
+    fn add_label(&mut self, label: &str, actor: &str) -> Result<Value, Problem> {
         Label::new(label)
             .map_err(|error| Problem::new(400, "malformed_label", error.to_string()))?;
-        if !self.state.labels().any(|known| known == label) {
-            if self.state.labels().count() >= LABELS_MAX + LABELS_KEPT {
-                return Err(too_many_labels());
-            }
+        if !self.has_label(label) {
             self.advance(&Event::LabelAdded {
                 label: label.to_owned(),
             })?;
+            *self.labels_by.entry(actor.to_owned()).or_default() += 1;
         }
         Ok(json!({"labels": self.state.labels().collect::<Vec<_>>()}))
     }
 
-    /// Refuses a label of somebody who works in the session once it has as many as its program may give it.
+    fn has_label(&self, label: &str) -> bool {
+        self.state.labels().any(|known| known == label)
+    }
+
+    /// Refuses a label of somebody who has given the session as many as they may: all who work in it together, or somebody else
+    /// alone. What calls added and what came from another session counts for nobody.
     ///
     /// # Errors
-    /// It has.
-    pub fn label_left(&self, label: &str) -> Result<(), Problem> {
-        let mut labels = self.state.labels();
-        match labels.any(|known| known == label) || self.state.labels().count() < LABELS_MAX {
+    /// They have.
+    pub fn label_left(
+        &self,
+        label: &str,
+        (actor, key_id): (&str, Option<&str>),
+        opener: &str,
+    ) -> Result<(), Problem> {
+        let works = |actor: &str| actor == opener || self.parties.works(actor, None);
+        let is_left = match works(actor) || self.parties.works(actor, key_id) {
+            true => {
+                let by_workers = self.labels_by.iter().filter(|(actor, _)| works(actor));
+                let given: usize = by_workers.map(|(_, count)| count).sum();
+                given + self.rules.options().labels.len() < LABELS_MAX
+            }
+            false => self
+                .labels_by
+                .get(actor)
+                .is_none_or(|count| *count < LABELS_KEPT),
+        };
+        match is_left || self.has_label(label) {
             true => Ok(()),
             false => Err(too_many_labels()),
         }
@@ -554,11 +598,9 @@ impl GovernedSession {
         tools.map(|contract| contract.tool.clone()).collect()
     }
 
-    /// Says whether it has other provider constraints than its contracts.
-    pub fn replaces_contracts(&self) -> bool {
-        let given = self.rules.options().providers.as_ref();
-        let own = self.rules.compiled().session().provider_constraints();
-        given.is_some_and(|given| given != own)
+    /// Says what its options state in place of what holds without them.
+    pub fn replaced(&self) -> Option<Replaced> {
+        replaced(self.rules.compiled(), self.rules.options())
     }
 
     /// Returns its mode.
@@ -642,7 +684,7 @@ impl GovernedSession {
 
 fn too_many_labels() -> Problem {
     let message = format!(
-        "a session takes {LABELS_MAX} labels, and {LABELS_KEPT} more from those who do not work in it"
+        "a session takes {LABELS_MAX} labels from those who work in it together, and {LABELS_KEPT} from each other actor"
     );
     Problem::new(409, "too_many_labels", message)
 }

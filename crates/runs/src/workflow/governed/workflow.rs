@@ -313,7 +313,7 @@ impl GovernedWorkflow {
 
     fn answer(&mut self, input: &GovernedInput) -> Result<(Value, bool), Problem> {
         match &input.operation {
-            GovernedOperation::Hear { events } => {
+            GovernedOperation::Hear { events, .. } => {
                 for event in events {
                     let event = WorkflowEvent::deserialize(event)
                         .map_err(|error| Problem::new(500, "evaluator_fault", error.to_string()))?;
