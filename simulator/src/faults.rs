@@ -7,10 +7,10 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use canon::Digest;
 use domain::{Blob, Document, EventName, Position};
 use engine::port::{
-    ApiKey, BlobStore, BoxFuture, Claim, ClaimScope, Commit, CommitError, Committed, Heartbeat,
-    KeyStore, LastEvents, LeaseName, LeaseStore, ListQuery, MemoryStore, NewestQuery, News,
-    ReadEvents, Scope, SegmentStore, Store, StoreFault, StoredEvent, Tree, TreeAppend, TreeStore,
-    Wanted, Whose,
+    ApiKey, BlobStore, BoxFuture, Claim, ClaimScope, Commit, CommitError, Committed, Erased,
+    Heartbeat, KeyStore, LastEvents, LeaseName, LeaseStore, ListQuery, MemoryStore, NewestQuery,
+    News, ReadEvents, Scope, SegmentStore, Store, StoreFault, StoredEvent, Tree, TreeAppend,
+    TreeStore, Wanted, Whose,
 };
 use tokio::sync::broadcast;
 
@@ -151,7 +151,7 @@ impl BlobStore for FaultyStore {
         &self,
         field: Position,
         digests: Vec<Digest>,
-    ) -> BoxFuture<'_, Result<(), StoreFault>> {
+    ) -> BoxFuture<'_, Result<Erased, StoreFault>> {
         self.later(move |store| store.erase_blobs(field, digests))
     }
 
