@@ -25,7 +25,12 @@ pub(super) fn write(story: &Story<'_, '_>) -> String {
         .filter(|entry| story.sees(entry))
         .copied()
         .collect();
-    let mut text = standing(story, &seen);
+    // What hidden events made of it is not told, and not denied either.
+    let known = match seen.len() == chain.len() {
+        true => "",
+        false => " as far as you see",
+    };
+    let mut text = standing(story, &seen, known);
     let shown = key
         .iter()
         .take(SENTENCES_MAX)
@@ -69,10 +74,10 @@ fn resolution<'a>(entry: &&'a Entry) -> Option<(&'a Entry, &'static str)> {
 }
 
 /// Returns what the target is and where it stands, as the visible part of the chain tells it.
-fn standing(story: &Story<'_, '_>, chain: &[&Entry]) -> String {
+fn standing(story: &Story<'_, '_>, chain: &[&Entry], known: &str) -> String {
     let id = story.target.id.as_str();
     match story.target.kind {
-        TargetType::MemoryUnit | TargetType::Decision => unit_standing(story, id, chain),
+        TargetType::MemoryUnit | TargetType::Decision => unit_standing(story, id, chain, known),
         TargetType::Conflict => {
             let mut merges = chain.iter().rev().filter_map(|entry| match &entry.event {
                 Event::Merged(merged) if merged.conflict_id == id => Some(match merged.outcome {
@@ -97,12 +102,12 @@ fn standing(story: &Story<'_, '_>, chain: &[&Entry]) -> String {
             });
             match (between, status) {
                 (Some((a, b)), status) => format!(
-                    "Conflict {id} between {} and {} is {}.",
+                    "Conflict {id} between {} and {} is {}{known}.",
                     named(story, a),
                     named(story, b),
                     status.unwrap_or("detected")
                 ),
-                (None, Some(status)) => format!("Conflict {id} is {status}."),
+                (None, Some(status)) => format!("Conflict {id} is {status}{known}."),
                 (None, None) => format!("Conflict {id} belongs to a session that you do not see."),
             }
         }
@@ -120,7 +125,7 @@ fn standing(story: &Story<'_, '_>, chain: &[&Entry]) -> String {
                 _ => None,
             });
             let last = state.map_or(String::new(), |action| format!(", last {action}"));
-            format!("Task {id} has {}{last}.", recorded(units.count()))
+            format!("Task {id} has {}{last}{known}.", recorded(units.count()))
         }
         TargetType::Session => {
             if !(story.reader.sees)(Some(id)) {
@@ -141,7 +146,7 @@ fn recorded(count: usize) -> String {
     }
 }
 
-fn unit_standing(story: &Story<'_, '_>, id: &str, chain: &[&Entry]) -> String {
+fn unit_standing(story: &Story<'_, '_>, id: &str, chain: &[&Entry], known: &str) -> String {
     let (mut status, mut kind, mut extra) = (UnitStatus::Active, "unit", "");
     for entry in chain {
         match &entry.event {
@@ -180,7 +185,7 @@ fn unit_standing(story: &Story<'_, '_>, id: &str, chain: &[&Entry]) -> String {
     if !story.sees_unit(id) {
         return format!("Memory unit {id} belongs to a session that you do not see.");
     }
-    format!("Memory unit {id}, a {kind}, is {status}{extra}.")
+    format!("Memory unit {id}, a {kind}, is {status}{extra}{known}.")
 }
 
 /// Returns one key event as who did what.

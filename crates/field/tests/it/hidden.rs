@@ -131,7 +131,10 @@ fn a_unit_is_not_contested_for_those_who_cannot_see_by_what() {
     assert_eq!(lab.pushed.len(), 0);
     let told = replay(&mut lab, "eve", "memory_unit", &open);
     let summary = told["summary"].as_str().unwrap();
-    assert!(summary.contains("is active"), "{summary}");
+    assert!(
+        summary.contains("is active as far as you see."),
+        "{summary}"
+    );
     assert_eq!(
         lab.field.status_view(Some(&["eve"]))["units"],
         json!({"active": 1})
