@@ -215,27 +215,49 @@ pub(crate) fn mend(
 /// What earlier programs of this format did not make, each under a condition of its own. They leave it as it is: what was
 /// counted is behind then, and whoever knows it catches up; claims without a checksum are not checked.
 fn add(connection: &Connection) -> rusqlite::Result<()> {
-    if !has_table(connection, "usage")? {
-        connection.execute_batch(
-            "CREATE TABLE usage(workspace INTEGER PRIMARY KEY, bytes INTEGER NOT NULL) STRICT",
-        )?;
-        projection::forget(connection, projection::USAGE)?;
-    }
-    if !has_table(connection, "field_segments")? {
-        connection.execute_batch(projection::NO_SEGMENTS)?;
-    }
-    if !has_table(connection, "holders")? {
-        connection.execute_batch(leases::HOLDERS)?;
-    }
-    if !schema::has_column(connection, "claims", "checksum")? {
-        connection.execute_batch("ALTER TABLE claims ADD COLUMN checksum BLOB")?;
+    for addition in ADDITIONS {
+        if !(addition.is_there)(connection)? {
+            (addition.make)(connection)?;
+        }
     }
     Ok(())
 }
 
 fn lacks_additions(connection: &Connection) -> rusqlite::Result<bool> {
-    Ok(!has_table(connection, "usage")?
-        || !has_table(connection, "field_segments")?
-        || !has_table(connection, "holders")?
-        || !schema::has_column(connection, "claims", "checksum")?)
+    for addition in ADDITIONS {
+        if !(addition.is_there)(connection)? {
+            return Ok(true);
+        }
+    }
+    Ok(false)
 }
+
+/// Something that tables of this version may lack, because they were made before it was thought of.
+struct Addition {
+    is_there: fn(&Connection) -> rusqlite::Result<bool>,
+    make: fn(&Connection) -> rusqlite::Result<()>,
+}
+
+const ADDITIONS: &[Addition] = &[
+    Addition {
+        is_there: |connection| has_table(connection, "usage"),
+        make: |connection| {
+            connection.execute_batch(
+                "CREATE TABLE usage(workspace INTEGER PRIMARY KEY, bytes INTEGER NOT NULL) STRICT",
+            )?;
+            projection::forget(connection, projection::USAGE)
+        },
+    },
+    Addition {
+        is_there: |connection| has_table(connection, "field_segments"),
+        make: |connection| connection.execute_batch(projection::NO_SEGMENTS),
+    },
+    Addition {
+        is_there: |connection| has_table(connection, "holders"),
+        make: |connection| connection.execute_batch(leases::HOLDERS),
+    },
+    Addition {
+        is_there: |connection| schema::has_column(connection, "claims", "checksum"),
+        make: |connection| connection.execute_batch("ALTER TABLE claims ADD COLUMN checksum BLOB"),
+    },
+];
