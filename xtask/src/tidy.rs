@@ -136,8 +136,9 @@ pub(crate) fn run() -> Result<()> {
     if problems.is_empty() {
         return Ok(());
     }
+    let plural = if problems.len() == 1 { "" } else { "s" };
     bail!(
-        "tidy found {} problems:\n  {}",
+        "tidy found {} problem{plural}:\n  {}",
         problems.len(),
         problems.join("\n  ")
     )

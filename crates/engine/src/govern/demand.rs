@@ -86,7 +86,7 @@ impl Demands {
             ),
         };
         let message = format!(
-            "the operator demands a configured set of contracts, and {differs}: leave them out"
+            "the operator demands a configured set of contracts, and {differs}: leave it out"
         );
         Err(Problem::new(422, "replaces_configured", message).with("param", param))
     }
