@@ -12,6 +12,7 @@ use serde::{Deserialize, Serialize};
 use crate::contract::{Checkpoint, ContextSource};
 use crate::event::Call;
 use crate::invariant::Truth;
+use crate::pattern::Steps;
 use crate::rules::Rules;
 use crate::state::State;
 use crate::value::Value;
@@ -88,9 +89,9 @@ pub enum Answer {
 pub type Answers = BTreeMap<String, Answer>;
 
 /// Says whether a checkpoint applies to a call. What cannot be evaluated counts as holding: ask rather than skip.
-pub(crate) fn applies(checkpoint: &Checkpoint, arguments: &Value) -> bool {
+pub(crate) fn applies(checkpoint: &Checkpoint, arguments: &Value, steps: &Steps) -> bool {
     let entries = checkpoint.when.iter();
-    Truth::all(entries.map(|entry| entry.test(arguments))) != Truth::False
+    Truth::all(entries.map(|entry| entry.test(arguments, steps))) != Truth::False
 }
 
 /// Writes the question about a call.

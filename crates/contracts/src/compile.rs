@@ -13,6 +13,7 @@ use crate::contract::{Content, Contract, Precondition, RiskGate};
 use crate::finding::{Code, Finding, Findings, Place, Severity, shown};
 use crate::invariant::Invariant;
 use crate::path::Path;
+use crate::pattern::Room;
 use crate::schema::SchemaForm;
 use crate::session::Session;
 use crate::value::Value;
@@ -54,6 +55,8 @@ pub struct Compiled {
     pub(crate) preconditions: Vec<Precondition>,
     digest: Digest,
     warnings: Vec<Finding>,
+    /// About how much its patterns are when compiled, in units of 32 bytes.
+    patterns_size: u64,
 }
 
 /// A contract with what other files say about its tool.
@@ -81,6 +84,26 @@ const CONTRACTS_MAX: usize = 1_000;
 /// # Errors
 /// All findings, when one of them is an error.
 pub fn compile(contracts: &[Source], session: Option<&Source>) -> Result<Compiled, CompileError> {
+    compile_within(contracts, session, Room::of_files())
+}
+
+/// The same for files that a record holds, whatever their patterns cost: what began under them goes on under them.
+///
+/// # Errors
+/// As [`compile`].
+pub fn compile_recorded(
+    contracts: &[Source],
+    session: Option<&Source>,
+) -> Result<Compiled, CompileError> {
+    compile_within(contracts, session, Room::recorded())
+}
+
+fn compile_within(
+    contracts: &[Source],
+    session: Option<&Source>,
+    mut patterns: Room,
+) -> Result<Compiled, CompileError> {
+    let whole = patterns;
     let mut all: Vec<Finding> = Vec::new();
     if contracts.len() > CONTRACTS_MAX {
         let mut findings = Findings::new("contracts");
@@ -91,14 +114,15 @@ pub fn compile(contracts: &[Source], session: Option<&Source>) -> Result<Compile
         });
     }
     let mut trees = BTreeMap::new();
-    let (session, session_tree) = read_session(session, &mut all);
+    let (session, session_tree) = read_session(session, &mut patterns, &mut all);
     let mut tools: BTreeMap<String, (Contract, Findings)> = BTreeMap::new();
     for source in contracts {
-        let mut findings = Findings::new(&source.file);
+        let mut findings = Findings::after(&source.file, patterns);
         let node = yaml::read(&source.text, &mut findings);
         let contract = node
             .as_ref()
             .and_then(|node| Contract::decode(node, &source.file, &mut findings));
+        patterns = findings.patterns;
         let (Some(contract), Some(node)) = (contract, node) else {
             all.extend(findings.into_list());
             continue;
@@ -138,6 +162,7 @@ pub fn compile(contracts: &[Source], session: Option<&Source>) -> Result<Compile
         return Err(CompileError { findings: all });
     }
     compiled.warnings = all;
+    compiled.patterns_size = whole.used(patterns);
     Ok(compiled)
 }
 
@@ -164,6 +189,16 @@ impl Compiled {
     /// Returns what somebody should look at although it compiles.
     pub fn warnings(&self) -> &[Finding] {
         &self.warnings
+    }
+
+    /// Returns about how many bytes its patterns are when compiled.
+    pub fn patterns_bytes(&self) -> u64 {
+        self.patterns_size.saturating_mul(32)
+    }
+
+    /// Says whether the files would compile if they were new.
+    pub fn is_within_bounds(&self) -> bool {
+        self.patterns_size <= Room::of_files().size()
     }
 
     /// Returns the tools that have a contract.
@@ -208,12 +243,17 @@ impl Compiled {
     }
 
     /// Says what of an offered schema is checked; none where the tool's contract does not look at it.
-    pub fn schema_form(&self, tool: &str, schema: &Value) -> Option<SchemaForm> {
+    pub fn schema_form(
+        &self,
+        tool: &str,
+        schema: &Value,
+        patterns: &mut Room,
+    ) -> Option<SchemaForm> {
         let contract = self.contract(tool)?;
         let exclude = &contract.schema_derived_exclude;
         contract
             .schema_derived
-            .then(|| SchemaForm::of(schema, exclude))
+            .then(|| SchemaForm::of(schema, exclude, patterns))
     }
 
     /// Says whether the session file limits cost.
@@ -272,15 +312,20 @@ impl Compiled {
     }
 }
 
-fn read_session(source: Option<&Source>, all: &mut Vec<Finding>) -> (Session, Value) {
+fn read_session(
+    source: Option<&Source>,
+    patterns: &mut Room,
+    all: &mut Vec<Finding>,
+) -> (Session, Value) {
     let Some(source) = source else {
         return (Session::default(), Value::Null);
     };
-    let mut findings = Findings::new(&source.file);
+    let mut findings = Findings::after(&source.file, *patterns);
     let node = yaml::read(&source.text, &mut findings);
     let session = node
         .as_ref()
         .and_then(|node| Session::decode(node, &source.file, &mut findings));
+    *patterns = findings.patterns;
     all.extend(findings.into_list());
     let tree = node.map_or(Value::Null, |node| node.to_value());
     (session.unwrap_or_default(), tree)
@@ -373,6 +418,7 @@ fn link(contracts: BTreeMap<String, Contract>, session: Session, digest: Digest)
         preconditions,
         digest,
         warnings: Vec::new(),
+        patterns_size: 0,
     }
 }
 

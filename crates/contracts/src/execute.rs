@@ -11,6 +11,7 @@ use crate::event::CallKey;
 use crate::invariant::Operator;
 use crate::json;
 use crate::judge::Failure;
+use crate::pattern::TOO_COSTLY;
 use crate::reason::{BlockReason, words};
 use crate::rules::Rules;
 use crate::state::{Lifecycle, PendingStatus, State};
@@ -137,9 +138,14 @@ fn constraints(rules: &Rules, state: &State, tool: &str, arguments: &Value) -> V
     let list = contract.map(|contract| contract.execution_constraints.as_slice());
     let new = || Failure::new(None, BlockReason::ExecutionConstraintViolated);
     let mut failures = Vec::new();
+    let steps = rules.options().steps();
     for invariant in list.unwrap_or_default() {
-        for (operator, found) in invariant.failures(arguments) {
-            failures.push(new().at(invariant.path(), found).under(operator));
+        for (operator, found) in invariant.failures(arguments, &steps) {
+            let mut failure = new().at(invariant.path(), found).under(operator);
+            if operator.is_pattern() && steps.are_spent() {
+                failure = failure.because(TOO_COSTLY);
+            }
+            failures.push(failure);
         }
         if let Some((slot, found)) = invariant.slot(arguments) {
             let bound = state.slot(slot);

@@ -2,6 +2,8 @@
 
 use std::fmt;
 
+use crate::pattern::Room;
+
 /// Whether a finding stops compilation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Severity {
@@ -106,6 +108,8 @@ impl fmt::Display for Finding {
 pub(crate) struct Findings {
     file: String,
     list: Vec<Finding>,
+    /// What is left for the patterns of this file and of those after it.
+    pub(crate) patterns: Room,
 }
 
 /// A place in a file.
@@ -120,6 +124,15 @@ impl Findings {
         Self {
             file: file.to_owned(),
             list: Vec::new(),
+            patterns: Room::of_files(),
+        }
+    }
+
+    /// The same, after other files.
+    pub(crate) fn after(file: &str, patterns: Room) -> Self {
+        Self {
+            patterns,
+            ..Self::new(file)
         }
     }
 

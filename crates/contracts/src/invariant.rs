@@ -3,12 +3,11 @@
 //! A test has three results. "Undecidable" (nothing there, or a value the operator does not apply to) counts as failed
 //! where something is allowed by it, and as holding where somebody would be asked because of it.
 
-use regex::{Regex, RegexBuilder};
-
 use crate::decimal::Decimal;
 use crate::decode::{self, Fields};
 use crate::finding::{Code, Findings, Place, shown};
 use crate::path::Path;
+use crate::pattern::{Pattern, Steps};
 use crate::value::{Number, Type, Value};
 use crate::yaml::{Kind, Node};
 
@@ -79,56 +78,6 @@ impl From<bool> for Truth {
     }
 }
 
-/// A regular expression of the linear-time kind.
-#[derive(Debug, Clone)]
-pub struct Pattern {
-    text: String,
-    regex: Regex,
-}
-
-impl PartialEq for Pattern {
-    fn eq(&self, other: &Self) -> bool {
-        self.text == other.text
-    }
-}
-
-impl Eq for Pattern {}
-
-const PATTERN_CHARS_MAX: usize = 1_000;
-const PATTERN_BYTES_MAX: usize = 1 << 20;
-
-impl Pattern {
-    /// Compiles a pattern of at most 1,000 characters and 1 MiB compiled; says why not otherwise.
-    pub(crate) fn compile(text: &str) -> Result<Self, String> {
-        if text.chars().count() > PATTERN_CHARS_MAX {
-            return Err("a pattern has at most 1,000 characters".to_owned());
-        }
-        let regex = RegexBuilder::new(text)
-            .size_limit(PATTERN_BYTES_MAX)
-            .dfa_size_limit(PATTERN_BYTES_MAX)
-            .build()
-            .map_err(|error| {
-                let message = error.to_string();
-                let last = message.lines().last().unwrap_or_default().trim();
-                format!("the pattern does not compile: {last}")
-            })?;
-        Ok(Self {
-            text: text.to_owned(),
-            regex,
-        })
-    }
-
-    /// Says whether the pattern is found somewhere in a text.
-    pub(crate) fn is_match(&self, text: &str) -> bool {
-        self.regex.is_match(text)
-    }
-
-    /// Returns the pattern as it was written.
-    pub(crate) fn text(&self) -> &str {
-        &self.text
-    }
-}
-
 /// Which operators a list accepts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Accepts {
@@ -155,25 +104,27 @@ impl Invariant {
     }
 
     /// Tests all operators but `ref`.
-    pub fn test(&self, root: &Value) -> Truth {
+    pub fn test(&self, root: &Value, steps: &Steps) -> Truth {
         let found = self.path.find(root);
         if self.passes_as_absent(found) {
             return Truth::True;
         }
-        Truth::all(self.operators.iter().map(|operator| operator.test(found)))
+        let operators = self.operators.iter();
+        Truth::all(operators.map(|operator| operator.test(found, steps)))
     }
 
     /// Returns the operators that do not hold, without `ref`, and what was found.
     pub(crate) fn failures<'a>(
         &'a self,
         root: &'a Value,
+        steps: &'a Steps,
     ) -> impl Iterator<Item = (&'a Operator, Option<&'a Value>)> {
         let found = self.path.find(root);
         let absent = self.passes_as_absent(found);
         let operators = self
             .operators
             .iter()
-            .filter(move |operator| !absent && operator.test(found) != Truth::True);
+            .filter(move |operator| !absent && operator.test(found, steps) != Truth::True);
         operators.map(move |operator| (operator, found))
     }
 
@@ -337,6 +288,11 @@ impl Operator {
         }
     }
 
+    /// True for a regular expression.
+    pub(crate) fn is_pattern(&self) -> bool {
+        matches!(self, Operator::Regex(_))
+    }
+
     /// Returns the operand as JSON text.
     pub fn operand(&self) -> String {
         match self {
@@ -357,7 +313,8 @@ impl Operator {
     }
 
     /// Tests the operator on what a path led to. `ref` is not tested here and holds.
-    pub fn test(&self, found: Option<&Value>) -> Truth {
+    /// What would take more steps than are left is undecidable.
+    pub fn test(&self, found: Option<&Value>, steps: &Steps) -> Truth {
         let value = match (self, found) {
             (Operator::Exists(expected), found) => return (found.is_some() == *expected).into(),
             (Operator::Ref(_), _) => return Truth::True,
@@ -380,7 +337,9 @@ impl Operator {
                 all
             }
             Operator::Regex(pattern) => match value.as_str() {
-                Some(text) => pattern.is_match(text).into(),
+                Some(text) => pattern
+                    .is_match(text, steps)
+                    .map_or(Truth::Undecidable, Truth::from),
                 None => Truth::Undecidable,
             },
             Operator::Gte(bound) => compare(value, |number| number >= *bound),
@@ -407,7 +366,7 @@ impl Operator {
             }
             "regex" => {
                 let text = decode::text(node, findings)?;
-                match Pattern::compile(text) {
+                match Pattern::compile_within(text, &mut findings.patterns) {
                     Ok(pattern) => Operator::Regex(pattern),
                     Err(problem) => {
                         let message = format!("{}: {problem}", shown(text));

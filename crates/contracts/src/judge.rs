@@ -17,6 +17,7 @@ use domain::Timestamp;
 use crate::checkpoint::{Answer, Answers, CHECKPOINTS_MAX, applies};
 use crate::compile::Compiled;
 use crate::contract::Contract;
+use crate::pattern::Steps;
 use crate::reason::{BlockReason, Check};
 use crate::request::{Request, Response};
 use crate::rules::{Gate, Rules};
@@ -92,6 +93,7 @@ pub fn judge_again(
         occasion,
         proposed: &proposed,
         seat,
+        steps: &rules.options().steps(),
     };
     context.first_pass(&mut verdicts);
     for (verdict, before) in verdicts.iter_mut().zip(before) {
@@ -114,6 +116,8 @@ struct Context<'a> {
     occasion: Occasion<'a>,
     proposed: &'a [Proposed<'a>],
     seat: Option<&'a Seat>,
+    /// What patterns may still take, for all calls together.
+    steps: &'a Steps,
 }
 
 impl<'a> Context<'a> {
@@ -240,7 +244,7 @@ impl<'a> Context<'a> {
         self.rules.enforces()
             && checkpoint
                 .zip(call.arguments())
-                .is_some_and(|(checkpoint, arguments)| applies(checkpoint, arguments))
+                .is_some_and(|(checkpoint, arguments)| applies(checkpoint, arguments, self.steps))
     }
 
     fn read_answer(&self, verdict: &mut Verdict) {

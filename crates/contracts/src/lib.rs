@@ -29,6 +29,7 @@ pub mod json;
 mod judge;
 mod narrow;
 mod path;
+mod pattern;
 mod policy;
 mod precheck;
 mod reason;
@@ -47,7 +48,7 @@ pub use checkpoint::{
     Answer, Answers, ApprovalRequest, ApprovalResponse, CHECKPOINTS_MAX, ContextValue, question,
     read_answer,
 };
-pub use compile::{CompileError, Compiled, Source, compile, read_document};
+pub use compile::{CompileError, Compiled, Source, compile, compile_recorded, read_document};
 pub use contract::{
     Checkpoint, CommitRequirement, Contract, EvidenceClass, FinishReason, RiskGate, SideEffect,
 };
@@ -63,10 +64,11 @@ pub use gate::{
 pub use health::{
     Attachment, Authority, Durability, Health, HealthStatus, Protection, Surroundings, Tier, health,
 };
-pub use invariant::{Invariant, Operator, Pattern, Truth};
+pub use invariant::{Invariant, Operator, Truth};
 pub use judge::{Failure, Judgement, Occasion, Status, Verdict, judge, judge_again, judge_in};
 pub use narrow::{Narrowing, Removed, narrow};
 pub use path::{ParsePathError, Path};
+pub use pattern::{Pattern, Room, Steps};
 pub use policy::{Policy, PolicyAnswer};
 pub use precheck::{
     PreCheck, Refusal, check_attempt, check_attempts, check_open, check_workflow, model_excluded,

@@ -5,6 +5,7 @@
 use crate::decode::{self, Fields};
 use crate::finding::{Code, Findings, shown};
 use crate::invariant::{Accepts, Invariant, Truth};
+use crate::pattern::Steps;
 use crate::value::Value;
 use crate::yaml::Node;
 
@@ -42,8 +43,11 @@ pub struct PolicyAnswer {
 
 impl Policy {
     /// Judges a principal. A deny rule that cannot be decided denies.
-    pub fn judge(&self, principal: &Value) -> PolicyAnswer {
-        let truth = |rule: &Rule| Truth::all(rule.when.iter().map(|entry| entry.test(principal)));
+    pub fn judge(&self, principal: &Value, steps: &Steps) -> PolicyAnswer {
+        let truth = |rule: &Rule| {
+            let entries = rule.when.iter();
+            Truth::all(entries.map(|entry| entry.test(principal, steps)))
+        };
         let denying = self
             .rules
             .iter()

@@ -12,6 +12,7 @@ use crate::cost::Prices;
 use crate::decode::is_label;
 use crate::finding::shown;
 use crate::json;
+use crate::pattern::Steps;
 use crate::policy::PolicyAnswer;
 use crate::reason::words;
 use crate::session::ProviderConstraints;
@@ -136,6 +137,8 @@ pub struct Options {
     pub capture_level: CaptureLevel,
     /// True for what was recorded when patterns excluded a model only in the case that they are written in.
     pub case_of_models_counts: bool,
+    /// True for what was recorded when patterns could take any number of steps.
+    pub patterns_unbounded: bool,
 }
 
 impl Options {
@@ -161,6 +164,15 @@ impl Options {
             prices: Prices::default(),
             capture_level: CaptureLevel::Redacted,
             case_of_models_counts: false,
+            patterns_unbounded: false,
+        }
+    }
+
+    /// Returns the steps that the patterns of one judgement may take.
+    pub(crate) fn steps(&self) -> Steps {
+        match self.patterns_unbounded {
+            true => Steps::unbounded(),
+            false => Steps::bounded(),
         }
     }
 }
@@ -227,8 +239,12 @@ impl Rules {
         };
         // Without a principal there is no policy: that was checked above.
         let principal = options.principal.clone().unwrap_or(Value::Null);
+        let steps = options.steps();
         let judge = |policy: Option<&crate::policy::Policy>| {
-            policy.map_or_else(|| allowed.clone(), |policy| policy.judge(&principal))
+            policy.map_or_else(
+                || allowed.clone(),
+                |policy| policy.judge(&principal, &steps),
+            )
         };
         let tool_policies = compiled
             .tools

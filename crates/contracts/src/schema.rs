@@ -4,9 +4,11 @@
 
 mod form;
 
+use std::collections::BTreeMap;
+
 use crate::decimal::Decimal;
-use crate::invariant::Pattern;
 use crate::path::Path;
+use crate::pattern::{Pattern, Steps};
 use crate::value::{Type, Value};
 
 pub use form::SchemaForm;
@@ -30,10 +32,17 @@ pub(crate) struct Failure {
 const DEPTH_MAX: usize = 16;
 
 /// Checks arguments against a schema, except in excluded places.
-pub(crate) fn check(schema: &Value, arguments: &Value, exclude: &[Path]) -> Findings {
+pub(crate) fn check(
+    schema: &Value,
+    arguments: &Value,
+    exclude: &[Path],
+    steps: &Steps,
+) -> Findings {
     let mut findings = Findings::default();
     let mut checker = Checker {
         exclude,
+        steps,
+        patterns: BTreeMap::new(),
         findings: &mut findings,
     };
     checker.value(schema, arguments, &Path::root(), DEPTH_MAX);
@@ -42,6 +51,9 @@ pub(crate) fn check(schema: &Value, arguments: &Value, exclude: &[Path]) -> Find
 
 struct Checker<'a> {
     exclude: &'a [Path],
+    steps: &'a Steps,
+    /// Those that were met, compiled; none for one of another engine.
+    patterns: BTreeMap<String, Option<Pattern>>,
     findings: &'a mut Findings,
 }
 
@@ -82,7 +94,7 @@ impl Checker<'_> {
         &mut self,
         keyword: &str,
         operand: &Value,
-        keywords: &std::collections::BTreeMap<String, Value>,
+        keywords: &BTreeMap<String, Value>,
         value: &Value,
         path: &Path,
         depth_left: usize,
@@ -109,13 +121,33 @@ impl Checker<'_> {
             "maxLength" => test("maxLength", length(text_len(value), operand, |a, b| a <= b)),
             "minItems" => test("minItems", length(list_len(value), operand, |a, b| a >= b)),
             "maxItems" => test("maxItems", length(list_len(value), operand, |a, b| a <= b)),
-            "pattern" => test("pattern", pattern(value, operand)),
+            "pattern" => {
+                if self.pattern(value, operand) == Some(false) {
+                    self.fail(path, "pattern", operand, Some(value));
+                }
+            }
             "required" => self.required(operand, value, path),
             "properties" => self.properties(operand, value, path, depth_left),
             "items" => self.items(operand, value, path, depth_left),
             "additionalProperties" => self.additional(operand, keywords, value, path),
             _ => {}
         }
+    }
+
+    /// What cannot be looked at within the steps that are left does not hold.
+    fn pattern(&mut self, value: &Value, operand: &Value) -> Option<bool> {
+        let written = operand.as_str()?;
+        let Some(text) = value.as_str() else {
+            return Some(true);
+        };
+        if !self.patterns.contains_key(written) {
+            let Some(compiled) = Pattern::compile_in(written, self.steps) else {
+                return Some(false);
+            };
+            self.patterns.insert(written.to_owned(), compiled.ok());
+        }
+        let pattern = self.patterns.get(written)?.as_ref()?;
+        Some(pattern.is_match(text, self.steps) == Some(true))
     }
 
     fn required(&mut self, operand: &Value, value: &Value, path: &Path) {
@@ -159,7 +191,7 @@ impl Checker<'_> {
     fn additional(
         &mut self,
         operand: &Value,
-        keywords: &std::collections::BTreeMap<String, Value>,
+        keywords: &BTreeMap<String, Value>,
         value: &Value,
         path: &Path,
     ) {
@@ -222,9 +254,4 @@ fn text_len(value: &Value) -> Option<usize> {
 
 fn list_len(value: &Value) -> Option<usize> {
     value.as_array().map(<[Value]>::len)
-}
-
-fn pattern(value: &Value, operand: &Value) -> Option<bool> {
-    let pattern = Pattern::compile(operand.as_str()?).ok()?;
-    Some(value.as_str().is_none_or(|text| pattern.is_match(text)))
 }

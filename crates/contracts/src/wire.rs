@@ -30,7 +30,7 @@ use crate::reason::words;
 pub use endpoint::{Endpoint, endpoint};
 pub use plan::Plan;
 pub use reply::{Incoming, Reply, ReplyError};
-pub use request::{KnownTools, WireRequest};
+pub use request::{KnownTools, Seen, WireRequest, seen};
 
 words! {
     /// A provider's wire format.

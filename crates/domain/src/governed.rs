@@ -249,6 +249,8 @@ pub enum Telling {
     Refusals,
     /// As before; and a call names the thing that one session at a time may touch.
     Things,
+    /// As before; and rules see the request as it is normalised, and patterns take a bounded number of steps.
+    Requests,
 }
 
 impl Telling {

@@ -8,6 +8,7 @@
 mod demand;
 mod door;
 mod fold;
+mod judging;
 mod open;
 mod places;
 mod read;
@@ -42,6 +43,7 @@ pub use read::WaitingApproval;
 pub(crate) struct Sessions {
     known: Mutex<BTreeMap<Position, Arc<Known>>>,
     contracts: Mutex<BTreeMap<Digest, Contracts>>,
+    judging: judging::Judging,
     /// Held while an id is given to a session, by opening it or by taking a handoff for it: one id, one of both.
     naming: [tokio::sync::Mutex<()>; 32],
     /// The ids that open workflows gave to their sessions.
@@ -73,6 +75,8 @@ struct Signs {
 impl Sessions {
     /// Compiled sets that are kept; others are compiled again.
     const CONTRACTS_MAX: usize = 64;
+    /// What their patterns may take in memory, as they are counted: those of open sessions come on top.
+    const PATTERNS_BYTES_MAX: u64 = 32 << 20;
 
     fn lock(&self) -> MutexGuard<'_, BTreeMap<Position, Arc<Known>>> {
         // Each change is one call on the map.
@@ -143,10 +147,16 @@ impl Sessions {
     fn keep_compiled(&self, files: Digest, contracts: Contracts) {
         let known = self.contracts.lock();
         let mut known = known.unwrap_or_else(PoisonError::into_inner);
-        if known.len() >= Self::CONTRACTS_MAX {
+        let bytes = contracts.patterns_bytes();
+        let kept: u64 = known.values().map(Contracts::patterns_bytes).sum();
+        if known.len() >= Self::CONTRACTS_MAX
+            || kept.saturating_add(bytes) > Self::PATTERNS_BYTES_MAX
+        {
             known.clear();
         }
-        known.insert(files, contracts);
+        if bytes <= Self::PATTERNS_BYTES_MAX {
+            known.insert(files, contracts);
+        }
     }
 }
 

@@ -479,6 +479,19 @@ impl Call {
         {
             *workspace_id = self.in_workspace()?;
         }
+        if let Some(named) = self.in_workspace()? {
+            let own = match &mut request {
+                Govern::Open(new) => Some(&mut new.workspace_id),
+                Govern::OpenWorkflow(new) => Some(&mut new.workspace_id),
+                Govern::Do { .. } | Govern::Handoff { .. } => None,
+            };
+            if let Some(own) = own
+                && *own.get_or_insert_with(|| named.clone()) != named
+            {
+                let message = "is another Workspace than `workspace_id`";
+                return Err(Failure::invalid("in_workspace", message));
+            }
+        }
         let engine = &self.app.engine;
         Ok(engine.govern(&self.caller, request, idempotency).await?)
     }

@@ -262,8 +262,9 @@ fn look(compiled: &Compiled, tool: &Defined, schema: &Value) -> Option<Said> {
         Value::Null => "{}".to_owned(),
         schema => schema.to_string(),
     };
+    let patterns = &mut contracts::Room::of_schemas();
     let form = match read(&text, Limits::MESSAGE, Numbers::Any) {
-        Ok(schema) => compiled.schema_form(&tool.name, &schema)?,
+        Ok(schema) => compiled.schema_form(&tool.name, &schema, patterns)?,
         Err(error) => return Some(Said::Wrong(vec![error.to_string()])),
     };
     match (form.wrong.is_empty(), form.ignored.is_empty()) {

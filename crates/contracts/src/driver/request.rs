@@ -8,6 +8,7 @@ use super::{DriveError, Driver, Open, Planned};
 use crate::event::Event;
 use crate::gate::refused;
 use crate::narrow::{Narrowing, is_narrowed, narrow};
+use crate::pattern::Room;
 use crate::precheck::{Refusal, check_workflow, precheck, provider_warnings};
 use crate::request::Request;
 use crate::rules::{Feedback, Mode};
@@ -170,12 +171,13 @@ impl Driver {
         }
         let compiled = self.rules.compiled();
         request.read_schemas(|name| compiled.reads_schema(name));
+        let mut patterns = Room::of_schemas();
         let forms = request.request().tools.iter().filter_map(|tool| {
-            let form = compiled.schema_form(&tool.name, tool.schema.as_ref()?)?;
+            let form = compiled.schema_form(&tool.name, tool.schema.as_ref()?, &mut patterns)?;
             Some((tool.name.clone(), form))
         });
         let forms: Vec<(String, SchemaForm)> = forms.collect();
-        for (tool, SchemaForm { ignored, wrong }) in forms {
+        for (tool, SchemaForm { ignored, wrong, .. }) in forms {
             if let Some(wrong) = wrong.first() {
                 if self.rules.enforces() {
                     let member = format!("tools: the schema of `{tool}`, {wrong}");

@@ -9,6 +9,7 @@ use super::verdict::{Failure, Verdict};
 use crate::compile::{Compiled, ToolRules};
 use crate::contract::{Content, Contract, FinishReason, RiskGate};
 use crate::invariant::{Invariant, Operator};
+use crate::pattern::{Steps, TOO_COSTLY};
 use crate::reason::{BlockReason, Check};
 use crate::request::Response;
 use crate::rules::Permission;
@@ -115,6 +116,7 @@ pub(super) fn check(
         request,
         Check::V9,
         reason,
+        context.steps,
         verdict,
     );
     if !contract.output_invariants.is_empty() {
@@ -124,16 +126,24 @@ pub(super) fn check(
             view.value(),
             Check::V10,
             reason,
+            context.steps,
             verdict,
         );
     }
     if let Some(arguments) = call.arguments() {
         let schema = offered.and_then(|tool| tool.schema.as_ref());
         if let Some(schema) = schema.filter(|_| contract.schema_derived) {
-            derived(contract, schema, arguments, verdict);
+            derived(contract, schema, arguments, context.steps, verdict);
         }
         let reason = BlockReason::ArgumentValueMismatch;
-        invariants(&contract.arguments, arguments, Check::V11, reason, verdict);
+        invariants(
+            &contract.arguments,
+            arguments,
+            Check::V11,
+            reason,
+            context.steps,
+            verdict,
+        );
         references(state, &contract.arguments, arguments, verdict);
     }
 }
@@ -220,24 +230,36 @@ fn invariants(
     root: &Value,
     check: Check,
     reason: BlockReason,
+    steps: &Steps,
     verdict: &mut Verdict,
 ) {
     for invariant in list {
-        for (operator, found) in invariant.failures(root) {
+        for (operator, found) in invariant.failures(root, steps) {
             let failure = Failure::new(Some(check), reason);
-            verdict.fail(failure.at(invariant.path(), found).under(operator));
+            let mut failure = failure.at(invariant.path(), found).under(operator);
+            if operator.is_pattern() && steps.are_spent() {
+                failure = failure.because(TOO_COSTLY);
+            }
+            verdict.fail(failure);
         }
     }
 }
 
 /// V11 as far as the offered schema implies it.
-fn derived(contract: &Contract, schema: &Value, arguments: &Value, verdict: &mut Verdict) {
-    let findings = schema::check(schema, arguments, &contract.schema_derived_exclude);
+fn derived(
+    contract: &Contract,
+    schema: &Value,
+    arguments: &Value,
+    steps: &Steps,
+    verdict: &mut Verdict,
+) {
+    let findings = schema::check(schema, arguments, &contract.schema_derived_exclude, steps);
     for finding in findings.failures {
         let failure = Failure::new(Some(Check::V11), BlockReason::ArgumentValueMismatch);
+        let costly = finding.keyword == "pattern" && steps.are_spent();
         let mut failure = failure
             .at(&finding.path, finding.found.as_ref())
-            .because("schema");
+            .because(if costly { TOO_COSTLY } else { "schema" });
         failure.operator = Some(finding.keyword);
         failure.expected = finding.expected;
         verdict.fail(failure);

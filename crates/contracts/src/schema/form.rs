@@ -3,8 +3,8 @@
 use std::collections::BTreeSet;
 
 use super::{DEPTH_MAX, is_type};
-use crate::invariant::Pattern;
 use crate::path::Path;
+use crate::pattern::{Pattern, Room, Unfit};
 use crate::request::OfferedTool;
 use crate::rules::Rules;
 use crate::value::Value;
@@ -28,13 +28,16 @@ pub struct SchemaForm {
     pub ignored: BTreeSet<String>,
     /// What makes it no schema: a keyword that is understood demands something impossible. The first sixteen.
     pub wrong: Vec<String>,
+    /// True when its patterns would cost more than is left for them.
+    pub is_too_large: bool,
 }
 
 impl SchemaForm {
     /// Looks at a schema, except in excluded places.
-    pub(crate) fn of(schema: &Value, exclude: &[Path]) -> Self {
+    pub(crate) fn of(schema: &Value, exclude: &[Path], patterns: &mut Room) -> Self {
         let mut reader = Reader {
             exclude,
+            patterns,
             form: Self::default(),
         };
         reader.schema(schema, &Path::root(), DEPTH_MAX);
@@ -56,7 +59,8 @@ pub(crate) fn unchecked(
         }
         let Some(schema) = &tool.schema else { continue };
         seen.insert(tool.name.clone());
-        let form = rules.compiled().schema_form(&tool.name, schema);
+        let patterns = &mut Room::recorded();
+        let form = rules.compiled().schema_form(&tool.name, schema, patterns);
         let ignored = form.map(|form| form.ignored).unwrap_or_default();
         if !ignored.is_empty() {
             let ignored: Vec<String> = ignored.into_iter().collect();
@@ -68,6 +72,7 @@ pub(crate) fn unchecked(
 
 struct Reader<'a> {
     exclude: &'a [Path],
+    patterns: &'a mut Room,
     form: SchemaForm,
 }
 
@@ -102,6 +107,18 @@ impl Reader<'_> {
         }
     }
 
+    fn pattern(&mut self, text: &str, path: &Path) {
+        match Pattern::compile_within(text, self.patterns) {
+            Ok(_) => {}
+            Err(Unfit::TooMuch(message)) => {
+                self.form.is_too_large = true;
+                self.wrong(path, message);
+            }
+            // One that is written for another engine is not checked.
+            Err(Unfit::Wrong(_)) => self.ignore("pattern"),
+        }
+    }
+
     fn keyword(&mut self, keyword: &str, operand: &Value, path: &Path, depth_left: usize) {
         let is_right = match keyword {
             "const" => true,
@@ -119,12 +136,8 @@ impl Reader<'_> {
                 .as_decimal()
                 .is_some_and(|bound| bound.as_u64().is_some()),
             "pattern" => {
-                // One that is written for another engine is not checked.
-                if operand
-                    .as_str()
-                    .is_some_and(|text| Pattern::compile(text).is_err())
-                {
-                    self.ignore(keyword);
+                if let Some(text) = operand.as_str() {
+                    self.pattern(text, path);
                 }
                 operand.as_str().is_some()
             }

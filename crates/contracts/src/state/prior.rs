@@ -7,6 +7,7 @@ use std::collections::BTreeMap;
 
 use crate::contract::{Precondition, Source};
 use crate::invariant::Truth;
+use crate::pattern::Steps;
 use crate::value::Value;
 
 /// The calls that one precondition may find.
@@ -54,7 +55,8 @@ impl PriorCalls {
         };
         let holds = |output: &Value| {
             let conditions = precondition.with_output.iter();
-            Truth::all(conditions.map(|condition| condition.test(output))) == Truth::True
+            Truth::all(conditions.map(|condition| condition.test(output, &Steps::unbounded())))
+                == Truth::True
         };
         let satisfies = precondition.with_output.is_empty() || output.is_some_and(holds);
         let before = self.latest.get(&key).copied();

@@ -229,6 +229,28 @@ impl WireRequest {
     }
 }
 
+/// A request that a program hands in as it would send it.
+#[derive(Debug)]
+pub struct Seen {
+    /// What input invariants look at: `{ provider, model, system, messages, tools }`.
+    pub view: Value,
+    /// A member that cannot be judged, if there is one.
+    pub unsupported: Option<String>,
+    /// The tools that the provider runs inside the request.
+    pub hosted: Vec<String>,
+}
+
+/// Reads a request where none of the responses that it may refer to is known.
+pub fn seen(wire: Wire, body: &[u8]) -> Seen {
+    let read = WireRequest::read(wire, body, &BTreeSet::new());
+    let hosted = read.request.tools.into_iter().filter(|tool| tool.hosted);
+    Seen {
+        view: view(wire, body),
+        unsupported: read.request.unsupported,
+        hosted: hosted.map(|tool| tool.name).collect(),
+    }
+}
+
 /// Returns `{ provider, model, system, messages, tools }` of a body as it is sent.
 fn view(wire: Wire, body: &[u8]) -> Value {
     let text = std::str::from_utf8(body).ok();

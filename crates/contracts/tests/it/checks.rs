@@ -671,13 +671,22 @@ fn v11_a_schema_says_what_of_it_is_not_checked_and_what_is_wrong() {
         "tool: pay\nside_effect: write\nschema_derived_exclude: [\"$.free\", \"$.list[0]\"]\n";
     let unchecked = "tool: note\nside_effect: write\nschema_derived: false\n";
     let compiled = compile(&[source("pay", contract), source("note", unchecked)], None).unwrap();
-    let form = |schema: &str| compiled.schema_form("pay", &value(schema)).unwrap();
+    let form = |schema: &str| {
+        let patterns = &mut contracts::Room::recorded();
+        compiled
+            .schema_form("pay", &value(schema), patterns)
+            .unwrap()
+    };
     let ignored = |schema: &str| {
         let form = form(schema);
         assert!(form.wrong.is_empty(), "{form:?}");
         form.ignored.into_iter().collect::<Vec<_>>()
     };
-    assert!(compiled.schema_form("note", &value("[]")).is_none());
+    assert!(
+        compiled
+            .schema_form("note", &value("[]"), &mut contracts::Room::recorded())
+            .is_none()
+    );
     for understood in [
         "true",
         "false",

@@ -7,8 +7,8 @@ use std::collections::VecDeque;
 
 use canon::{Map, Value, jcs, sha256};
 use domain::{
-    Document, Event, GOVERNED_WORKFLOW, GovernedInput, GovernedOperation, GovernedStart, Kind,
-    Position, Task, Timestamp,
+    Document, Event, GOVERNED_WORKFLOW, GovernedFiles, GovernedInput, GovernedOperation,
+    GovernedStart, Kind, Position, Task, Timestamp,
 };
 use runs::workflow::EffectAnswer;
 use runs::workflow::governed::{
@@ -23,6 +23,9 @@ use crate::port::{ReadEvents, Scope};
 use crate::refused::Refused;
 use crate::turn::Written;
 use crate::view;
+
+/// Events whose texts are in memory at once.
+const FOLDED_AT_ONCE: usize = 16;
 
 /// A governed session, and how far its log is in it.
 #[derive(Debug)]
@@ -48,6 +51,34 @@ impl Folded {
         self.through = last.unwrap_or(self.through);
         self.inputs += 1;
         self.last = at;
+    }
+
+    /// Takes a recorded input again, or holds a recorded verdict against what the input before it brought about.
+    fn take(&mut self, event: &Event) -> Result<(), &'static str> {
+        match event.kind() {
+            Ok(Kind::EffectRecorded) => {
+                let key = awaited(self.inputs + 1).key;
+                if event.payload.get("effect_key").and_then(Value::as_str) != Some(key.as_str()) {
+                    return Err("an input is missing");
+                }
+                let answer = EffectAnswer::recorded(event);
+                let input = GovernedInput::deserialize(&answer.value)
+                    .map_err(|_| "an input cannot be read")?;
+                let taken = self.subject.take(&input);
+                self.inputs += 1;
+                self.last = input.at;
+                let told = taken.notes.into_iter();
+                let told = told.filter(|note| note.kind == Kind::ContractDecided);
+                self.expected = told.map(|note| note.payload).collect();
+            }
+            Ok(Kind::ContractDecided) => {
+                if self.expected.pop_front().as_ref() != Some(&event.payload) {
+                    return Err("a verdict is not what was recorded");
+                }
+            }
+            _ => {}
+        }
+        Ok(())
     }
 
     /// Returns what is recorded of an operation.
@@ -128,15 +159,30 @@ impl Engine {
             let page = self.shared.store.events(query).await?;
             let Some(last) = page.last() else { break };
             let through = last.position;
-            for stored in page {
-                let event = Event::parse(&stored.bytes);
-                let mut event = event.map_err(|error| unreadable(error.to_string()))?;
-                self.fold_event(&mut folded, &mut event).await.map_err(
-                    |refused| match refused {
-                        Refused::Internal { detail } => unreadable(detail),
-                        other => other,
-                    },
-                )?;
+            for stored in page.chunks(FOLDED_AT_ONCE) {
+                let mut events = Vec::with_capacity(stored.len());
+                for stored in stored {
+                    let event = Event::parse(&stored.bytes);
+                    let mut event = event.map_err(|error| unreadable(error.to_string()))?;
+                    if matches!(
+                        event.kind(),
+                        Ok(Kind::EffectRecorded | Kind::ContractDecided)
+                    ) {
+                        view::resolve_blobs(&*self.shared.store, &mut event.payload).await?;
+                        events.push(event);
+                    }
+                }
+                if events.is_empty() {
+                    continue;
+                }
+                let judged;
+                (folded, judged) = self
+                    .judging(&task.created_by, move || {
+                        let judged = events.iter().try_for_each(|event| folded.take(event));
+                        (folded, judged)
+                    })
+                    .await?;
+                judged.map_err(|detail| unreadable(detail.to_owned()))?;
             }
             folded.through = through;
         }
@@ -168,7 +214,9 @@ impl Engine {
             });
         }
         let start = GovernedStart::deserialize(&input).map_err(|error| bad(error.to_string()))?;
-        let contracts = self.compiled_of(&start).await?;
+        let contracts = self
+            .compiled_recorded(&task.created_by, &start.contracts)
+            .await?;
         let session = GovernedSession::begin_under(&start, &contracts).map_err(bad)?;
         Ok(Folded {
             subject: Subject::Session(Box::new(session)),
@@ -180,50 +228,23 @@ impl Engine {
         })
     }
 
-    async fn compiled_of(&self, start: &GovernedStart) -> Result<Contracts, Refused> {
-        let digest = sha256(&jcs(&json!(start.contracts)));
+    /// Compiles the contracts of a session that began.
+    pub(super) async fn compiled_recorded(
+        &self,
+        actor: &str,
+        files: &GovernedFiles,
+    ) -> Result<Contracts, Refused> {
+        let digest = sha256(&jcs(&json!(files)));
         if let Some(known) = self.shared.governed.compiled(digest) {
             return Ok(known);
         }
-        let files = start.contracts.clone();
+        let files = files.clone();
         let contracts = self
-            .run_blocking(move || Contracts::compile(&files))
+            .judging(actor, move || Contracts::compile_recorded(&files))
             .await??;
         self.shared
             .governed
             .keep_compiled(digest, contracts.clone());
         Ok(contracts)
-    }
-
-    async fn fold_event(&self, folded: &mut Folded, event: &mut Event) -> Result<(), Refused> {
-        let bad = |detail: &str| Refused::Internal {
-            detail: detail.to_owned(),
-        };
-        match event.kind() {
-            Ok(Kind::EffectRecorded) => {
-                let key = awaited(folded.inputs + 1).key;
-                if event.payload.get("effect_key").and_then(Value::as_str) != Some(key.as_str()) {
-                    return Err(bad("an input is missing"));
-                }
-                view::resolve_blobs(&*self.shared.store, &mut event.payload).await?;
-                let answer = EffectAnswer::recorded(event);
-                let input = GovernedInput::deserialize(&answer.value)
-                    .map_err(|_| bad("an input cannot be read"))?;
-                let taken = folded.subject.take(&input);
-                folded.inputs += 1;
-                folded.last = input.at;
-                let told = taken.notes.into_iter();
-                let told = told.filter(|note| note.kind == Kind::ContractDecided);
-                folded.expected = told.map(|note| note.payload).collect();
-            }
-            Ok(Kind::ContractDecided) => {
-                view::resolve_blobs(&*self.shared.store, &mut event.payload).await?;
-                if folded.expected.pop_front().as_ref() != Some(&event.payload) {
-                    return Err(bad("a verdict is not what was recorded"));
-                }
-            }
-            _ => {}
-        }
-        Ok(())
     }
 }

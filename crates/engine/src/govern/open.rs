@@ -63,7 +63,11 @@ impl Engine {
                 begun.ok_or(problem)?
             }
         };
-        let compiled = self.compiled(&files).await;
+        let mut compiled = self.compiled(&caller.actor, &files).await;
+        // A session that is there goes on under contracts that no new one may begin under.
+        if compiled.is_err() && self.shared_document(task_id.as_str()).await?.is_some() {
+            compiled = self.compiled_recorded(&caller.actor, &files).await;
+        }
         if !new.unknown_members.is_empty() {
             return Err(unknown_members(&new.unknown_members, compiled.err()).into());
         }
@@ -90,7 +94,13 @@ impl Engine {
         self.must_be_free(&workspace, &own, of).await?;
         let mut options = new.options.clone();
         options.insert("sessionId".to_owned(), own.clone().into());
-        let policies = contracts.admit(&options, new.principal.as_ref())?;
+        let (judged, asked, principal) =
+            (contracts.clone(), options.clone(), new.principal.clone());
+        let policies = self
+            .judging(&caller.actor, move || {
+                judged.admit(&asked, principal.as_ref())
+            })
+            .await??;
         self.shared.work.may_open(&workspace, &caller.actor)?;
         self.may_store(Some(&workspace), 1).await?;
         let mut start = GovernedStart {
@@ -102,7 +112,7 @@ impl Engine {
             policies,
             slots: std::collections::BTreeMap::new(),
             workflow: None,
-            telling: Telling::Things,
+            telling: Telling::Requests,
         };
         let key = idempotency.map(|given| given.key);
         for _ in 0..STALE_TRIES {
@@ -440,14 +450,20 @@ impl Engine {
         }
     }
 
-    pub(super) async fn compiled(&self, files: &GovernedFiles) -> Result<Contracts, Refused> {
+    /// Compiles the contracts of a new session.
+    pub(super) async fn compiled(
+        &self,
+        actor: &str,
+        files: &GovernedFiles,
+    ) -> Result<Contracts, Refused> {
         let digest = sha256(&jcs(&json!(files)));
-        if let Some(known) = self.shared.governed.compiled(digest) {
+        let known = self.shared.governed.compiled(digest);
+        if let Some(known) = known.filter(Contracts::are_within_bounds) {
             return Ok(known);
         }
         let own = files.clone();
         let contracts = self
-            .run_blocking(move || Contracts::compile(&own))
+            .judging(actor, move || Contracts::compile(&own))
             .await??;
         self.shared
             .governed

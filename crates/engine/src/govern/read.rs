@@ -142,7 +142,7 @@ impl Engine {
                 files: texts.files.clone(),
                 session: texts.session.clone(),
             };
-            let compiled = self.compiled(&files).await;
+            let compiled = self.compiled(&caller.actor, &files).await;
             let digest = match &compiled {
                 Ok(contracts) if contracts.agent() != Some(agent) => continue,
                 Ok(contracts) => Some(contracts.digest()),

@@ -1,5 +1,7 @@
 //! How an input is taken: judged on the newest state of its session, and durable with everything it brings about.
 
+use std::sync::Arc;
+
 use canon::{Map, Value};
 use domain::{
     AppendMessage, Command, Document, EffectResult, Event, GovernTask, GovernedAnswer,
@@ -75,7 +77,9 @@ impl Engine {
                 };
                 return Ok(Governed { answer, done: None });
             }
-            if let Err(refused) = self.may_ask(&folded, task, &input) {
+            let asked;
+            (folded, input, asked) = self.asked(&current, task, folded, input).await?;
+            if let Err(refused) = asked {
                 *slot = Some(folded);
                 return Err(refused);
             }
@@ -90,7 +94,20 @@ impl Engine {
                 of.tell(&folded, &mut input)?;
                 held = Some(of);
             }
-            let taken = folded.subject.take(&input);
+            let taken;
+            (folded, input, taken) = match is_long(&input.operation) {
+                true => {
+                    let judged = self.judging(&task.created_by, move || {
+                        let taken = folded.subject.take(&input);
+                        (folded, input, taken)
+                    });
+                    judged.await?
+                }
+                false => {
+                    let taken = folded.subject.take(&input);
+                    (folded, input, taken)
+                }
+            };
             if !taken.changed {
                 let answer = taken.answer;
                 *slot = Some(folded);
@@ -264,6 +281,29 @@ impl Engine {
         Err(Refused::Busy { what: "session" })
     }
 
+    /// Asks [`Engine::may_ask`], where schemas are read it keeps nobody waiting.
+    async fn asked(
+        &self,
+        document: &Arc<Document>,
+        task: &Task,
+        folded: Folded,
+        input: GovernedInput,
+    ) -> Result<(Folded, GovernedInput, Result<(), Refused>), Refused> {
+        if !matches!(input.operation, GovernedOperation::Preflight(_)) {
+            let asked = self.may_ask(&folded, task, &input);
+            return Ok((folded, input, asked));
+        }
+        let (engine, document) = (self.clone(), Arc::clone(document));
+        self.judging(&task.created_by, move || {
+            let asked = match &document.state {
+                State::Task(task) => engine.may_ask(&folded, task, &input),
+                _ => Err(no_session()),
+            };
+            (folded, input, asked)
+        })
+        .await
+    }
+
     /// What holds for new sessions holds for those that were open before, nobody both works and decides in a session, and what
     /// cannot be checked is not prepared. None of this is recorded: it says nothing about the session.
     fn may_ask(&self, folded: &Folded, task: &Task, input: &GovernedInput) -> Result<(), Refused> {
@@ -290,6 +330,7 @@ impl Engine {
                     return Err(problem.with("tools", missing).into());
                 }
                 session.request_handed_in(asked)?;
+                session.request_judgeable(asked)?;
                 let wrong = session.schemas_wrong(asked)?;
                 if !wrong.is_empty() {
                     let message =
@@ -470,6 +511,18 @@ fn answered(taken: &Taken, input: &GovernedInput) -> Option<GovernedAnswer> {
         remarks,
         key_id: input.key_id.clone(),
     })
+}
+
+/// True for what may be judged for long.
+fn is_long(operation: &GovernedOperation) -> bool {
+    matches!(
+        operation,
+        GovernedOperation::Preflight(_)
+            | GovernedOperation::Propose(_)
+            | GovernedOperation::Report(_)
+            | GovernedOperation::Decide(_)
+            | GovernedOperation::Tick
+    )
 }
 
 /// Answers for a session that is over: what only tells how it ended is still answered.

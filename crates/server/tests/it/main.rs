@@ -19,6 +19,7 @@ mod events;
 mod fixture;
 mod governed;
 mod governed_agreeing;
+mod governed_bounds;
 mod governed_control;
 mod governed_parties;
 mod governed_people;

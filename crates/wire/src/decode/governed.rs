@@ -251,7 +251,13 @@ pub fn preflight(incoming: &Incoming<'_>) -> Result<Request, InputError> {
     let members = incoming.members();
     only(&members, &PREFLIGHT_MEMBERS)?;
     let tools = many(&members, "offered_tools", TOOLS_MAX)?;
-    let request = members.map().get("request");
+    let request = members
+        .map()
+        .get("request")
+        .filter(|given| !given.is_null());
+    if request.is_some_and(|request| !request.is_object()) {
+        return Err(members.wrong("request", "must be an object"));
+    }
     named_once(request)?;
     let mut names = BTreeSet::new();
     let tools = tools.iter().enumerate().map(|(index, item)| {

@@ -14,8 +14,8 @@ use contracts::{
     Answer, Answers, ApprovalRequest, ApprovalResponse, AttemptCost, Begin, Call as Judged,
     CallKey, Decimal, Decision, Event, Executors, FinishReason, Judgement, Narrowing, Occasion,
     OfferedTool, Options, Price, ProposedCall, Refusal, Release, Request, Responded, Response,
-    Rules, Settlement, Source, State, Status, ToolChoice, compile, judge, narrow, precheck,
-    question, read_answer, refused, settle, settled,
+    Rules, Settlement, Source, State, Status, ToolChoice, compile_recorded, judge, narrow,
+    precheck, question, read_answer, refused, settle, settled,
 };
 use domain::{ContractTexts, Kind, ModelUse, Timestamp};
 use serde::Deserialize as _;
@@ -175,7 +175,7 @@ impl Governance {
             text: file.text.clone(),
         };
         let files: Vec<Source> = texts.files.iter().map(source).collect();
-        let compiled = compile(&files, texts.session.as_ref().map(source).as_ref())
+        let compiled = compile_recorded(&files, texts.session.as_ref().map(source).as_ref())
             .map_err(|error| Fault::new("contracts_unreadable", error.to_string()))?;
         if compiled.digest() != texts.sha256 {
             let message =
@@ -191,6 +191,7 @@ impl Governance {
         options.principal = Some(principal(texts, persona)?);
         // As it was recorded: a model that differs in case alone is refused where a persona is written and a task submitted.
         options.case_of_models_counts = true;
+        options.patterns_unbounded = true;
         let (provider, name) = named.unwrap_or(("default", "default"));
         // What a call cost is recorded with its answer; the table is only asked whether it can be known.
         if compiled.limits_cost() {

@@ -2,12 +2,13 @@
 
 use canon::Value;
 use contracts::{
-    Event, Mode, Narrowing, OfferedTool, Refusal, Request, ToolChoice, check_attempts,
+    Event, Mode, Narrowing, OfferedTool, Refusal, Request, Room, ToolChoice, check_attempts,
     check_workflow, narrow, precheck, refused,
 };
 use domain::{Offered, Preflight, Problem, Telling, Timestamp};
 use serde_json::json;
 
+use super::handed::Handed;
 use super::session::{GovernedSession, PREPARED_MICROS, age};
 
 const PREPARED_MAX: usize = 256;
@@ -47,7 +48,7 @@ impl GovernedSession {
             true => Narrowing::default(),
             false => narrow(&self.rules, &self.state, &tools),
         };
-        let view = asked.request.clone().unwrap_or_default();
+        let view = self.request_seen(asked)?;
         let request = Request {
             provider: asked.provider.clone(),
             model: asked.model.clone(),
@@ -57,7 +58,7 @@ impl GovernedSession {
                 None => ToolChoice::Auto,
             },
             unsupported: None,
-            view: exact(&view)?,
+            view,
         };
         if !log_only {
             self.advance(&Event::Narrowed {
@@ -117,7 +118,8 @@ impl GovernedSession {
         for tool in tools {
             let compiled = self.rules.compiled();
             let schema = tool.schema.as_ref();
-            let Some(form) = schema.and_then(|schema| compiled.schema_form(&tool.name, schema))
+            let Some(form) = schema
+                .and_then(|schema| compiled.schema_form(&tool.name, schema, &mut Room::recorded()))
             else {
                 continue;
             };
@@ -130,6 +132,42 @@ impl GovernedSession {
             self.schemas_told.insert(tool.name.clone(), ignored);
         }
         warnings
+    }
+
+    /// Returns the request as rules see it.
+    fn request_seen(&self, asked: &Preflight) -> Result<contracts::Value, Problem> {
+        let given = exact(asked.request.as_ref().unwrap_or(&Value::Null))?;
+        match self.telling < Telling::Requests {
+            true => Ok(given),
+            false => Ok(Handed::of(asked).seen(given, asked)),
+        }
+    }
+
+    /// Refuses a request with something in it that cannot be judged, as a program is refused that has its client wrapped.
+    ///
+    /// # Errors
+    /// Names the member.
+    pub fn request_judgeable(&self, asked: &Preflight) -> Result<(), Problem> {
+        if !self.rules.enforces() {
+            return Ok(());
+        }
+        let compiled = self.rules.compiled();
+        let mut tools = asked.offered_tools.iter();
+        let handed = Handed::of(asked);
+        if handed == Handed::Unknown && tools.any(|tool| compiled.reads_request(&tool.name)) {
+            let message = "contracts look at the request, and `provider` is neither `openai` nor `anthropic`: \
+                           a compatible server counts as the provider whose API it speaks";
+            return Err(
+                Problem::new(422, "provider_unknown", message).with("provider", &asked.provider)
+            );
+        }
+        match handed.unsupported(asked) {
+            Some(member) => {
+                let message = format!("the request has `{member}`, which cannot be judged");
+                Err(Problem::new(422, "unsupported_request", message).with("member", member))
+            }
+            None => Ok(()),
+        }
     }
 
     /// Refuses a request where those that are under way use up the attempts: their responses are not here yet, and each counts.
@@ -230,7 +268,8 @@ impl GovernedSession {
     pub fn request_handed_in(&self, asked: &Preflight) -> Result<(), Problem> {
         // Every request has messages; without them it is not the request.
         let request = asked.request.as_ref();
-        let is_there = request.is_some_and(|request| request.get("messages").is_some());
+        let has = |name: &str| request.is_some_and(|request| request.get(name).is_some());
+        let is_there = has("messages") || self.telling >= Telling::Requests && has("input");
         if is_there || self.rules.options().mode == Mode::LogOnly {
             return Ok(());
         }
@@ -250,14 +289,18 @@ impl GovernedSession {
     /// A schema cannot be judged.
     pub fn schemas_wrong(&self, asked: &Preflight) -> Result<Vec<Value>, Problem> {
         let mut wrong = Vec::new();
-        if !self.rules.enforces() {
+        if self.rules.options().mode == Mode::LogOnly {
             return Ok(wrong);
         }
+        let mut patterns = Room::of_schemas();
         for tool in asked.offered_tools.iter().filter(|tool| !tool.hosted) {
             let Some(schema) = tool.schema.as_ref().map(exact).transpose()? else {
                 continue;
             };
-            let form = self.rules.compiled().schema_form(&tool.name, &schema);
+            let compiled = self.rules.compiled();
+            let form = compiled.schema_form(&tool.name, &schema, &mut patterns);
+            // What would cost too much is not looked at in any mode.
+            let form = form.filter(|form| form.is_too_large || self.rules.enforces());
             let findings = form.map(|form| form.wrong).unwrap_or_default();
             if !findings.is_empty() {
                 wrong.push(json!({"tool": tool.name, "findings": findings}));

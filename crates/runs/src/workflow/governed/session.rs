@@ -122,13 +122,28 @@ impl Contracts {
     /// # Errors
     /// Everything that is wrong with them.
     pub fn compile(files: &GovernedFiles) -> Result<Self, Problem> {
+        Self::compile_by(files, contracts::compile)
+    }
+
+    /// The same for the files of a session that began, whatever their patterns cost.
+    ///
+    /// # Errors
+    /// As [`Contracts::compile`].
+    pub fn compile_recorded(files: &GovernedFiles) -> Result<Self, Problem> {
+        Self::compile_by(files, contracts::compile_recorded)
+    }
+
+    fn compile_by(
+        files: &GovernedFiles,
+        compile: impl Fn(&[Source], Option<&Source>) -> Result<Compiled, contracts::CompileError>,
+    ) -> Result<Self, Problem> {
         let source = |file: &ContractText| Source {
             file: file.file.clone(),
             text: file.text.clone(),
         };
         let contracts: Vec<Source> = files.files.iter().map(source).collect();
         let session = files.session.as_ref().map(source);
-        match contracts::compile(&contracts, session.as_ref()) {
+        match compile(&contracts, session.as_ref()) {
             Ok(compiled) => Ok(Self(Arc::new(compiled))),
             Err(error) => {
                 let findings = error.findings().iter();
@@ -137,6 +152,16 @@ impl Contracts {
                 Err(Problem::new(422, "compilation_failed", message).with("findings", findings))
             }
         }
+    }
+
+    /// Returns about how many bytes their patterns take in memory.
+    pub fn patterns_bytes(&self) -> u64 {
+        self.0.patterns_bytes()
+    }
+
+    /// Says whether a new session may begin under them.
+    pub fn are_within_bounds(&self) -> bool {
+        self.0.is_within_bounds()
     }
 
     /// Returns their digest.
@@ -256,7 +281,8 @@ impl GovernedSession {
     /// It cannot be read, or its contracts are not those it names.
     pub fn begin(start: &Value) -> Result<Self, String> {
         let start = GovernedStart::deserialize(start).map_err(|error| error.to_string())?;
-        let contracts = Contracts::compile(&start.contracts).map_err(|error| error.to_string())?;
+        let contracts = Contracts::compile_recorded(&start.contracts);
+        let contracts = contracts.map_err(|error| error.to_string())?;
         Self::begin_under(&start, &contracts)
     }
 
@@ -271,6 +297,7 @@ impl GovernedSession {
         }
         let mut options = options_of(&start.options).map_err(|findings| findings.join("; "))?;
         options.case_of_models_counts = start.telling < Telling::Deciders;
+        options.patterns_unbounded = start.telling < Telling::Requests;
         let policies = start.policies.iter().map(|(name, verdict)| {
             let answer = PolicyAnswer {
                 allowed: verdict.allowed,
