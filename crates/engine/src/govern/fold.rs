@@ -4,11 +4,12 @@
 //! have changed is not gone on with.
 
 use std::collections::VecDeque;
+use std::sync::Arc;
 
 use canon::{Map, Value, jcs, sha256};
 use domain::{
     Document, Event, GOVERNED_WORKFLOW, GovernedFiles, GovernedInput, GovernedOperation,
-    GovernedStart, Kind, Position, Task, Timestamp,
+    GovernedStart, Kind, Position, State, Task, TaskId, Timestamp,
 };
 use runs::workflow::EffectAnswer;
 use runs::workflow::governed::{
@@ -16,8 +17,9 @@ use runs::workflow::governed::{
 };
 use serde::Deserialize as _;
 use serde_json::json;
+use tokio::sync::{OwnedMutexGuard, oneshot};
 
-use super::no_session;
+use super::{Known, no_session};
 use crate::engine::Engine;
 use crate::port::{ReadEvents, Scope};
 use crate::refused::Refused;
@@ -130,6 +132,40 @@ impl Folded {
 }
 
 impl Engine {
+    /// Holds a session or a workflow, read from its log unless it is known. The reading goes on when whoever asked for it gives up,
+    /// so that a long history is read once and not again and again.
+    pub(super) async fn hold_known(
+        &self,
+        known: &Known,
+    ) -> Result<OwnedMutexGuard<Option<Folded>>, Refused> {
+        let mut slot = Arc::clone(&known.folded).lock_owned().await;
+        if slot.is_some() {
+            return Ok(slot);
+        }
+        let (sender, held) = oneshot::channel();
+        let (engine, id) = (self.clone(), known.id.clone());
+        self.shared.spawn.spawn(Box::pin(async move {
+            let read = engine.read_whole(&id).await;
+            let held = read.map(|folded| {
+                *slot = Some(folded);
+                slot
+            });
+            drop(sender.send(held));
+        }));
+        held.await.map_err(|_| Refused::Internal {
+            detail: "a governed session was not read to its end".to_owned(),
+        })?
+    }
+
+    async fn read_whole(&self, id: &TaskId) -> Result<Folded, Refused> {
+        let document = self.shared_document(id.as_str()).await?;
+        let document = document.ok_or_else(no_session)?;
+        let State::Task(task) = &document.state else {
+            return Err(no_session());
+        };
+        self.folded(None, &document, task).await
+    }
+
     /// Brings a session up to its Task's newest event.
     pub(super) async fn folded(
         &self,

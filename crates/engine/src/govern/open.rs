@@ -87,20 +87,29 @@ impl Engine {
             Some(asked) => Some(self.workflow_asked(caller, &workspace, asked).await?),
         };
         let of = place.as_ref().map(|place| place.0.as_str());
+        let mut options = new.options.clone();
+        options.insert("sessionId".to_owned(), own.clone().into());
+        // Before an id is held, so that whoever waits for their turn keeps nobody else from theirs.
+        let admitted = match self.shared_document(task_id.as_str()).await? {
+            Some(_) => None,
+            None => {
+                let judged = contracts.clone();
+                let (options, principal) = (options.clone(), new.principal.clone());
+                let admitted = self.judging(&caller.actor, move || {
+                    judged.admit(&options, principal.as_ref())
+                });
+                Some(admitted.await?)
+            }
+        };
         let _naming = self.shared.governed.naming(&task_id).await;
         if let Some(document) = self.shared_document(task_id.as_str()).await? {
             return self.resumed(caller, &document, &new, &contracts, of).await;
         }
         self.must_be_free(&workspace, &own, of).await?;
-        let mut options = new.options.clone();
-        options.insert("sessionId".to_owned(), own.clone().into());
-        let (judged, asked, principal) =
-            (contracts.clone(), options.clone(), new.principal.clone());
-        let policies = self
-            .judging(&caller.actor, move || {
-                judged.admit(&asked, principal.as_ref())
-            })
-            .await??;
+        let policies = match admitted {
+            Some(admitted) => admitted?,
+            None => contracts.admit(&options, new.principal.as_ref())?,
+        };
         self.shared.work.may_open(&workspace, &caller.actor)?;
         self.may_store(Some(&workspace), 1).await?;
         let mut start = GovernedStart {
@@ -202,7 +211,7 @@ impl Engine {
         let document = self.shared_document(id.as_str()).await?;
         let document = document.ok_or_else(no_session)?;
         let known = self.shared.governed.find(&document, now)?;
-        let mut slot = Arc::clone(&known.folded).lock_owned().await;
+        let mut slot = self.hold_known(&known).await?;
         let document = self.shared_document(id.as_str()).await?;
         let document = document.ok_or_else(no_session)?;
         let State::Task(task) = &document.state else {

@@ -243,7 +243,7 @@ impl Engine {
             .shared
             .governed
             .find(document, self.shared.clock.now())?;
-        let mut slot = known.folded.lock().await;
+        let mut slot = self.hold_known(&known).await?;
         // Whoever had it before may have written meanwhile.
         let current = self.shared_document(&document.id).await?;
         let current = current.ok_or_else(no_session)?;

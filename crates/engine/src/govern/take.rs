@@ -41,7 +41,7 @@ impl Engine {
         if caller.key_id.is_some() {
             known.signs().heard = shared.clock.now();
         }
-        let mut slot = known.folded.lock().await;
+        let mut slot = self.hold_known(&known).await?;
         // The same request may have come twice at once, and the other one was first.
         if let Some(claim) = claim
             && let Some(done) = self.claimed(claim).await?

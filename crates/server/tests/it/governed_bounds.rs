@@ -124,7 +124,7 @@ async fn a_text_that_a_pattern_would_look_at_for_long_is_refused_unread() {
     let desk = Desk::open_with(&server, one_tool("longer", contract)).await;
     let (_, ready) = prepared(&desk, json!({})).await;
     let began = Instant::now();
-    let proposal = proposed(&desk, &ready, &json!({"x": "ab".repeat(400_000)})).await;
+    let proposal = proposed(&desk, &ready, &json!({"x": "ab".repeat(25_000)})).await;
     assert_eq!(proposal["status"], "blocked", "{proposal}");
     assert_eq!(proposal["verdicts"][0]["reason"], "argument_value_mismatch");
     assert_eq!(
@@ -145,7 +145,7 @@ async fn a_text_that_a_pattern_would_look_at_for_long_is_refused_unread() {
         json!({"offered_tools": [{"name": "pay", "schema": schema}]}),
     )
     .await;
-    let proposal = proposed(&desk, &ready, &json!({"x": "ab".repeat(400_000)})).await;
+    let proposal = proposed(&desk, &ready, &json!({"x": "ab".repeat(25_000)})).await;
     assert_eq!(
         proposal["verdicts"][0]["detail"], "too_costly",
         "{proposal}"

@@ -358,7 +358,7 @@ async fn a_check_of_the_request_does_not_hold_without_the_request() {
     let server = Server::start().await;
     let rules = [
         "{ path: \"$.messages\", length_lte: 1, when_present: true }",
-        "{ path: \"$.system\", exists: false }",
+        "{ path: \"$.system\", type: \"null\" }",
     ];
     for (number, rule) in rules.iter().enumerate() {
         let rule = format!("assertions: {{ input_invariants: [ {rule} ] }}");
@@ -378,7 +378,8 @@ async fn a_check_of_the_request_does_not_hold_without_the_request() {
         let other = json!({"offered_tools": ["note"]});
         assert_eq!(prepared(&desk, other).await.0, 200);
         let message = json!({"role": "user", "content": "pay"});
-        let too_much = json!({"system": "pay all", "messages": [message, message]});
+        let system = json!({"role": "system", "content": "pay all"});
+        let too_much = json!({"messages": [system, message]});
         for (request, status) in [
             (json!({"messages": [message]}), "allowed"),
             (too_much, "blocked"),
