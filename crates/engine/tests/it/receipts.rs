@@ -79,7 +79,7 @@ fn bound_to(scopes: &[&str], workspaces: Option<Vec<String>>) -> Caller {
 #[tokio::test]
 async fn a_repeated_verification_gets_its_first_answer_and_only_writers_record_one() {
     let store = store();
-    let engine = engine_on(Arc::clone(&store)).await;
+    let engine = engine_on(store.clone()).await;
     let (session, task, _) = submit(&engine, "agent").await;
     reach(&engine, &task, Status::Completed).await;
     let (id, _) = receipts_of(&engine, &session).await.remove(0);
@@ -120,7 +120,7 @@ async fn a_repeated_verification_gets_its_first_answer_and_only_writers_record_o
 #[tokio::test]
 async fn a_head_is_cosigned_by_callers_that_may_write_receipts_and_are_bound_to_no_workspace() {
     let store = store();
-    let engine = engine_on(Arc::clone(&store)).await;
+    let engine = engine_on(store.clone()).await;
     let (session, task, _) = submit(&engine, "agent").await;
     reach(&engine, &task, Status::Completed).await;
     let (id, _) = receipts_of(&engine, &session).await.remove(0);

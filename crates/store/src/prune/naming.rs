@@ -7,7 +7,7 @@
 
 use std::collections::BTreeSet;
 
-use canon::{Digest, Value};
+use canon::Digest;
 use domain::{Event, Kind, NamedBlob, Position, ResourceKind, Retention, State};
 use engine::port::StoreFault;
 
@@ -181,10 +181,6 @@ fn words_that_keep_less_than_they_name() -> Vec<String> {
         Retention::Header | Retention::Counted | Retention::Whole => false,
     });
     kinds.map(|kind| format!("\"event\":\"{kind}\"")).collect()
-}
-
-fn digest_in(value: &Value) -> Option<Digest> {
-    Digest::parse(value.as_str()?).ok()
 }
 
 /// Returns the digests in a text; bytes that are no text have none.
