@@ -100,7 +100,7 @@ mod tests {
             file: None,
             is_remote: false,
         };
-        assert!(remote.is_unknown().contains("the operator of that server"));
+        assert!(remote.is_unknown().contains("whoever runs that server"));
         assert!(here.is_unknown().contains("`reprise key list`"));
         let denied =
             json!({"error": {"details": {"rule": "scope", "required_scopes": ["tasks:read"]}}});

@@ -147,6 +147,7 @@ files! {
     nothing_reaches_a_model_unjudged = "closed.test.mjs"
     peculiarities_of_clients_are_held = "edges.test.mjs"
     frameworks_go_through_fetch = "fetch.test.mjs"
+    what_cannot_be_read_is_passed_on_or_refused = "unread.test.mjs"
     the_package_loads_and_has_types = "package.test.mjs"
     sessions_of_a_server_are_judged_there = "server.test.mjs"
     rules_come_from_the_server = "plan.test.mjs"
