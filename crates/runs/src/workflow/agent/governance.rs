@@ -638,7 +638,7 @@ mod tests {
         };
         let texts = ContractTexts {
             name: "set".to_owned(),
-            sha256: compile(&[], Some(&source)).unwrap().digest(),
+            sha256: compile_recorded(&[], Some(&source)).unwrap().digest(),
             files: Vec::new(),
             session: Some(session),
             principal: Map::new(),
