@@ -280,7 +280,7 @@ test("clients whose fetch is of another kind are judged, and read what was judge
 test("a response without a body that has readers of its own is read by them", async () => {
   const answer = JSON.parse(good(openai[2]));
   const [choice] = answer.choices;
-  const named = (name) => ({ ...answer, choices: [{ ...choice, finish_reason: "tool_calls", message: { role: "assistant", content: null, tool_calls: [{ id: "c1", type: "function", function: { name, arguments: "{}" } }] } }] });
+  const named = (name) => ({ ...answer, choices: [{ ...choice, finish_reason: "tool_calls", message: { role: "assistant", content: null, tool_calls: [{ id: "c1", type: "function", function: { name, arguments: JSON.stringify({ city: "Oslo" }) } }] } }] });
   const made = (body) => async () => ({ ok: true, status: 200, headers: new Headers(json), body: null, json: async () => body });
   const open = (name, options) => replay(clientOf(openai[2], "http://127.0.0.1:9", { fetch: made(named(name)) }), { contracts: contracts("get_weather"), ...options });
   const called = async (session) => (await ask(openai[2], session.client)).choices[0].message.tool_calls[0].function.name;
