@@ -199,7 +199,13 @@ async fn agents(call: Call) -> Reply {
 }
 
 async fn conflicts(call: Call) -> Reply {
-    let found = view(&call, FieldView::Conflicts).await;
+    let limit = match call.query("limit")?.map(str::parse::<u64>) {
+        None => None,
+        Some(Ok(limit)) if limit > 0 => Some(limit),
+        Some(_) => return Err(Failure::invalid("limit", "`limit` is a number from 1 on")),
+    };
+    let cursor = call.query("cursor")?.map(str::to_owned);
+    let found = view(&call, FieldView::Conflicts { limit, cursor }).await;
     shown(found.map(|found| call::ok(&found)))
 }
 
