@@ -15,7 +15,7 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 pub use damage::Damage;
-pub use targets::{TARGETS, Target};
+pub use targets::{TARGETS, Target, read_stream};
 
 /// The longest input that is tried.
 pub const INPUT_BYTES_MAX: usize = 64 * 1024;

@@ -1,6 +1,6 @@
 //! The decoders, each with good input and what must hold.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::LazyLock;
 
 use canon::{Integers, Map, Value, jcs};
@@ -34,6 +34,7 @@ pub const TARGETS: &[Target] = &[
     target("yaml", yamls, yaml),
     target("contracts", contracts, contract),
     target("arguments", bodies, arguments),
+    target("streams", streams, stream),
     target("field", envelopes, envelope),
     target("json_rpc", messages, message),
 ];
@@ -427,6 +428,75 @@ fn arguments(bytes: &[u8]) -> Result<(), String> {
         must(!exact || any, "what is exact is taken")?;
     }
     Ok(())
+}
+
+/// A streamed answer with a text and a call, in each wire format of the providers.
+fn streams() -> Vec<Vec<u8>> {
+    let chat = [
+        r#"{"id":"c1","object":"chat.completion.chunk","choices":[{"index":0,"delta":{"role":"assistant","content":"a \"quoted\" é"},"finish_reason":null}]}"#,
+        r#"{"id":"c1","object":"chat.completion.chunk","choices":[{"index":0,"delta":{"tool_calls":[{"index":0,"id":"call_1","type":"function","function":{"name":"find","arguments":"{\"n\":"}}]},"finish_reason":null}]}"#,
+        r#"{"id":"c1","object":"chat.completion.chunk","choices":[{"index":0,"delta":{"tool_calls":[{"index":0,"function":{"arguments":"1}"}}]},"finish_reason":null}]}"#,
+        r#"{"id":"c1","object":"chat.completion.chunk","choices":[{"index":0,"delta":{},"finish_reason":"tool_calls"}]}"#,
+        "[DONE]",
+    ];
+    let messages = [
+        r#"{"type":"message_start","message":{"id":"m1","type":"message","role":"assistant","model":"m","content":[],"stop_reason":null,"stop_sequence":null,"usage":{"input_tokens":1,"output_tokens":1}}}"#,
+        r#"{"type":"content_block_start","index":0,"content_block":{"type":"text","text":""}}"#,
+        r#"{"type":"content_block_delta","index":0,"delta":{"type":"text_delta","text":"hello"}}"#,
+        r#"{"type":"content_block_stop","index":0}"#,
+        r#"{"type":"content_block_start","index":1,"content_block":{"type":"tool_use","id":"call_1","name":"find","input":{}}}"#,
+        r#"{"type":"content_block_delta","index":1,"delta":{"type":"input_json_delta","partial_json":"{\"n\":1}"}}"#,
+        r#"{"type":"content_block_stop","index":1}"#,
+        r#"{"type":"message_delta","delta":{"stop_reason":"tool_use","stop_sequence":null},"usage":{"output_tokens":2}}"#,
+        r#"{"type":"message_stop"}"#,
+    ];
+    let responses = [
+        r#"{"type":"response.created","sequence_number":0,"response":{"id":"r1","object":"response","status":"in_progress","output":[]}}"#,
+        r#"{"type":"response.output_item.added","sequence_number":1,"output_index":0,"item":{"type":"function_call","id":"f1","call_id":"call_1","name":"find","arguments":"","status":"in_progress"}}"#,
+        r#"{"type":"response.function_call_arguments.done","sequence_number":2,"output_index":0,"item_id":"f1","arguments":"{}"}"#,
+        r#"{"type":"response.output_item.done","sequence_number":3,"output_index":0,"item":{"type":"function_call","id":"f1","call_id":"call_1","name":"find","arguments":"{}","status":"completed"}}"#,
+        r#"{"type":"response.completed","sequence_number":4,"response":{"id":"r1","object":"response","status":"completed","output":[{"type":"function_call","id":"f1","call_id":"call_1","name":"find","arguments":"{}","status":"completed"}],"usage":{"input_tokens":1,"output_tokens":1,"total_tokens":2}}}"#,
+    ];
+    let named = |events: &[&str]| -> Vec<u8> {
+        let lines = events.iter().map(|data| {
+            let name = data.split('"').nth(3).unwrap_or_default();
+            format!("event: {name}\r\ndata: {data}\r\n\r\n")
+        });
+        lines.collect::<String>().into_bytes()
+    };
+    let chat = chat.map(|data| format!(": keep-alive\n\ndata: {data}\n\n"));
+    vec![
+        chat.concat().into_bytes(),
+        named(&messages),
+        named(&responses),
+    ]
+}
+
+/// Reads a streamed answer of a provider, in whichever wire format it is.
+pub fn read_stream(bytes: &[u8]) -> Option<(contracts::wire::WireRequest, contracts::wire::Reply)> {
+    use contracts::wire::{Reply, Wire, WireRequest};
+    Wire::ALL.iter().find_map(|wire| {
+        let body = br#"{"model":"m","messages":[],"input":"hi","stream":true}"#;
+        let request = WireRequest::read(*wire, body, &BTreeSet::new());
+        let reply = Reply::read(&request, bytes, true, false).ok()?;
+        Some((request, reply))
+    })
+}
+
+fn stream(bytes: &[u8]) -> Result<(), String> {
+    use contracts::wire::Reply;
+    let Some((request, reply)) = read_stream(bytes) else {
+        return Ok(());
+    };
+    let again = Reply::read(&request, &reply.whole(), true, false).map_err(|e| e.to_string())?;
+    must(
+        again.response() == reply.response(),
+        "a stream that is passed on whole reads the same",
+    )?;
+    let all: Vec<usize> = (0..reply.response().calls.len()).collect();
+    let left = Reply::read(&request, &reply.stripped(&all, true), true, false);
+    let left = left.map_err(|error| format!("without its calls: {error}"))?;
+    must(left.response().calls.is_empty(), "no call is left")
 }
 
 /// One message of each kind, as the field that [`envelope`] prepares would take it.

@@ -26,7 +26,8 @@ fn no_decoder_that_others_reach_falls_over_damaged_input() {
 fn what_the_inputs_are_made_from_is_good() {
     use runs::replay::Bundle;
     for name in [
-        "bundles", "events", "receipts", "archives", "key_sets", "notes", "field", "json_rpc",
+        "bundles", "events", "receipts", "archives", "key_sets", "notes", "streams", "field",
+        "json_rpc",
     ] {
         let target = TARGETS.iter().find(|target| target.name == name);
         let seeds = target.map(|target| (target.seeds)()).unwrap_or_default();
@@ -38,6 +39,8 @@ fn what_the_inputs_are_made_from_is_good() {
                 "receipts" => receipts::Receipt::read(&seed).is_ok(),
                 "archives" => receipts::cbor::read(&seed).is_ok(),
                 "key_sets" => receipts::KeySet::from_jwks(&seed).is_ok(),
+                "streams" => fuzzing::read_stream(&seed)
+                    .is_some_and(|(_, reply)| !reply.response().calls.is_empty()),
                 "field" => field::Envelope::read(&seed, &field::Limits::standard(), None).is_ok(),
                 "json_rpc" => wire::json_rpc::id_of(&seed).is_ok(),
                 _ => {

@@ -256,8 +256,7 @@ impl Client {
 
     /// Chooses one of the finished Tasks of the Session, which may be a replay itself.
     async fn finished(&self, engine: &Engine, session: &SessionId) -> Option<TaskId> {
-        let documents = engine.store().documents(vec![session.as_str().into()]);
-        let document = documents.await.ok()?.into_iter().flatten().next()?;
+        let document = engine.store().document(session.as_str()).await.ok()??;
         let query = ListQuery {
             kind: ResourceKind::Task,
             scope: Scope::Session(document.key),

@@ -133,6 +133,7 @@ pub(crate) fn run() -> Result<()> {
         check_file(file, &mut problems)?;
     }
     check_coverage(&files, &mut problems)?;
+    check_decisions(&files, &mut problems)?;
     if problems.is_empty() {
         return Ok(());
     }
@@ -356,6 +357,43 @@ fn check_words(file: &Path, text: &str, problems: &mut Vec<String>) {
             }
         }
     }
+}
+
+/// Every decision that a comment or the name of a test cites has its row in `docs/decisions.md`.
+fn check_decisions(files: &[PathBuf], problems: &mut Vec<String>) -> Result<()> {
+    let table = fs::read_to_string(root().join("docs/decisions.md"))?;
+    let rows = table.lines().filter_map(|line| line.strip_prefix("| "));
+    let rows: BTreeSet<&str> = rows.filter_map(|row| row.split(' ').next()).collect();
+    let is_number = |text: &str| {
+        text.len() <= 2 && !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit())
+    };
+    let is_source = |file: &&PathBuf| file.extension().is_some_and(|ending| ending == "rs");
+    for file in files.iter().filter(is_source) {
+        let source = fs::read_to_string(root().join(file))?;
+        for (number, line) in source.lines().enumerate() {
+            let comment = line.split_once("//").map_or("", |(_, comment)| comment);
+            let cited = comment
+                .split(|char: char| !char.is_ascii_alphanumeric() && char != '-')
+                .filter(|word| {
+                    let ruling = word.strip_prefix(['A', 'B', 'U']);
+                    ruling.or(word.strip_prefix("C-")).is_some_and(is_number)
+                })
+                .map(str::to_owned);
+            let test = line
+                .split_once("fn u")
+                .and_then(|(_, name)| name.split_once('_'));
+            let test = test.filter(|(ruling, _)| is_number(ruling));
+            for ruling in cited.chain(test.map(|(ruling, _)| format!("U{ruling}"))) {
+                if !rows.contains(&*ruling) {
+                    let place = format!("{}:{}", file.display(), number + 1);
+                    problems.push(format!(
+                        "{place}: `{ruling}` has no row in docs/decisions.md"
+                    ));
+                }
+            }
+        }
+    }
+    Ok(())
 }
 
 /// Every test that `conformance/coverage.md` names must exist: `crate::module::test_name`.

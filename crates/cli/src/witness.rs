@@ -13,7 +13,7 @@ use anyhow::Context as _;
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use clap::Subcommand;
-use engine::Engine;
+use engine::{Caller, Engine};
 use receipts::note::{KeyUse, NoteKey};
 use serde::{Deserialize, Serialize};
 use serde_json::json;
@@ -329,6 +329,8 @@ async fn ask(
     if state.size >= size && state.size > 0 {
         return Ok(());
     }
+    let mut caller = Caller::system();
+    caller.actor = "witness".to_owned();
     let key = witness.key()?;
     let checkpoint = engine.checkpoint_of(&batch).await?;
     let note = receipts::note::Note::read(checkpoint.as_bytes())?;
@@ -363,7 +365,7 @@ async fn ask(
         match status {
             200 => {
                 for line in text.lines().filter(|line| !line.is_empty()) {
-                    engine.cosign("witness", &batch, line).await?;
+                    engine.cosign(&caller, &batch.id, line).await?;
                 }
                 state.size = size;
                 return Ok(());

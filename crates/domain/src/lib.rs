@@ -45,8 +45,8 @@ pub use kind::{
 };
 pub use lifecycle::{Status, StatusChange};
 pub use part::{
-    BLOB_MEMBER, Blob, INLINE_BYTES_MAX, PartError, Role, Visibility, artifact_reference,
-    blob_reference, check_parts, externalize,
+    BLOB_MEMBER, Blob, INLINE_BYTES_MAX, Moved, PartError, Role, Visibility, artifact_reference,
+    blob_reference, check_parts, externalize, moved,
 };
 pub use persona::*;
 pub use price::{Price, PriceTable, Seller};

@@ -313,6 +313,30 @@ pub fn artifact_reference(id: &str) -> Value {
     serde_json::json!({"type": "artifact_ref", "artifact_id": id})
 }
 
+/// A member that was moved out of a payload into a blob.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Moved<'a> {
+    /// Its name.
+    pub member: &'a str,
+    /// The blob.
+    pub digest: Digest,
+    /// The blob's length, as the payload states it.
+    pub bytes: Option<u64>,
+}
+
+/// Returns the members that were moved out of a payload. A payload that came with a request names nothing of the log's own,
+/// see [`crate::Event::is_substituted`].
+pub fn moved(payload: &Map<String, Value>) -> impl Iterator<Item = Moved<'_>> {
+    let listed = payload.get(BLOB_MEMBER).and_then(Value::as_object);
+    listed.into_iter().flatten().filter_map(|(member, stated)| {
+        Some(Moved {
+            member,
+            digest: Digest::parse(stated.get("sha256")?.as_str()?).ok()?,
+            bytes: stated.get("bytes").and_then(Value::as_u64),
+        })
+    })
+}
+
 /// Returns the digest under which a payload member was stored as a blob.
 pub fn blob_reference(payload: &Map<String, Value>, member: &str) -> Option<Digest> {
     let text = payload
@@ -421,6 +445,13 @@ mod tests {
         let large = json!({"role": "user", "parts": ["x".repeat(5000)], "metadata": {}});
         let (payload, blobs) = externalize(large.as_object().unwrap().clone());
         assert_eq!(blob_reference(&payload, "parts"), Some(blobs[0].digest));
+        let found: Vec<Moved<'_>> = moved(&payload).collect();
+        let expected = Moved {
+            member: "parts",
+            digest: blobs[0].digest,
+            bytes: Some(blobs[0].bytes.len() as u64),
+        };
+        assert_eq!(found, [expected]);
         assert_eq!(payload.get("parts"), None);
         assert_eq!(payload["role"], "user");
         assert!(jcs(&Value::Object(payload)).len() <= INLINE_BYTES_MAX);

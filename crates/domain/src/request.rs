@@ -145,7 +145,23 @@ impl Request {
             Request::Govern(Govern::Handoff { .. }) => &["tasks:write"],
             Request::Govern(Govern::Do { operation, .. }) => match &**operation {
                 GovernedOperation::Decide(_) => &["approvals:write"],
-                _ => &["tasks:write"],
+                GovernedOperation::Preflight(_)
+                | GovernedOperation::Propose(_)
+                | GovernedOperation::Report(_)
+                | GovernedOperation::AddLabel { .. }
+                | GovernedOperation::SetFilter { .. }
+                | GovernedOperation::ReportBypass { .. }
+                | GovernedOperation::Kill { .. }
+                | GovernedOperation::Restore
+                | GovernedOperation::Heartbeat { .. }
+                | GovernedOperation::Capture { .. }
+                | GovernedOperation::Offer(_)
+                | GovernedOperation::Hear { .. }
+                | GovernedOperation::Accept { .. }
+                | GovernedOperation::CloseOffer { .. }
+                | GovernedOperation::Resume
+                | GovernedOperation::Tick
+                | GovernedOperation::Lose => &["tasks:write"],
             },
         }
     }

@@ -231,7 +231,6 @@ mod tests {
         }
     }
 
-    /// S15.
     #[test]
     fn a_value_is_found_in_hexadecimal() {
         let bytes = format!("x{VALUE}y").into_bytes();
@@ -241,7 +240,7 @@ mod tests {
         check(&upper);
     }
 
-    /// S15: it fails closed.
+    /// It fails closed.
     #[test]
     fn what_cannot_be_searched_is_not_shown() {
         let scrubber = Scrubber::closed();

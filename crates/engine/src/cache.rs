@@ -300,8 +300,7 @@ impl Engine {
             Ok(document) => return Ok(Some(document)),
             Err(ticket) => ticket,
         };
-        let found = shared.store.documents(vec![id.into()]).await?;
-        let found = found.into_iter().flatten().next().map(Arc::new);
+        let found = shared.store.document(id).await?.map(Arc::new);
         if let Some(document) = &found {
             shared.cache.keep(ticket, document);
         }

@@ -4,7 +4,7 @@
 //! a replay whose payload came with a request keeps nothing, whatever it says.
 
 use canon::{Digest, Value, jcs};
-use domain::{BLOB_MEMBER, Event, Refusal, Visibility, blob_reference};
+use domain::{BLOB_MEMBER, Event, Moved, Refusal, Visibility, moved};
 
 use crate::caller::Caller;
 use crate::engine::Engine;
@@ -62,19 +62,18 @@ impl Engine {
         let kept = externalized_members(&event);
         let name = match (member, kept.as_slice()) {
             (Some(member), _) => member,
-            (None, [only]) => only,
+            (None, [only]) => only.member,
             (None, []) => "value",
             (None, [..]) => {
+                let names: Vec<&str> = kept.iter().map(|kept| kept.member).collect();
                 return Err(Refused::Domain(Refusal::Invalid {
                     param: "member",
-                    message: format!("`member` must be one of {}", kept.join(", ")),
+                    message: format!("`member` must be one of {}", names.join(", ")),
                 }));
             }
         };
-        if kept.iter().any(|kept| kept == name) {
-            let digest = blob_reference(&event.payload, name);
-            let digest = digest.ok_or_else(|| unknown(Some("member")))?;
-            return self.whole_blob(digest).await;
+        if let Some(kept) = kept.iter().find(|kept| kept.member == name) {
+            return self.whole_blob(kept.digest).await;
         }
         match event.payload.get(name) {
             Some(value) if name != BLOB_MEMBER => Ok(jcs(value)),
@@ -104,16 +103,13 @@ impl Engine {
         }
         let mut room = EXPANDED_BYTES_MAX;
         let mut found = Vec::new();
-        for member in externalized_members(&event) {
-            let described = event
-                .payload
-                .get(BLOB_MEMBER)
-                .and_then(|kept| kept.get(&member));
-            let bytes = described.and_then(|described| described.get("bytes")?.as_u64());
+        for Moved {
+            member,
+            digest,
+            bytes,
+        } in externalized_members(&event)
+        {
             let Some(left) = bytes.and_then(|bytes| room.checked_sub(bytes)) else {
-                continue;
-            };
-            let Some(digest) = blob_reference(&event.payload, &member) else {
                 continue;
             };
             let Some(blob) = self.shared.store.blob_as_stored(digest).await? else {
@@ -124,7 +120,7 @@ impl Engine {
             }
             if let Ok(value) = serde_json::from_slice(&blob) {
                 room = left;
-                found.push((member, value));
+                found.push((member.to_owned(), value));
             }
         }
         Ok(found)
@@ -132,15 +128,11 @@ impl Engine {
 }
 
 /// Returns the members that the log moved out of an event's payload.
-fn externalized_members(event: &Event) -> Vec<String> {
-    if event.is_substituted() {
-        return Vec::new();
+fn externalized_members(event: &Event) -> Vec<Moved<'_>> {
+    match event.is_substituted() {
+        true => Vec::new(),
+        false => moved(&event.payload).collect(),
     }
-    let kept = event.payload.get(BLOB_MEMBER).and_then(Value::as_object);
-    kept.into_iter()
-        .flatten()
-        .map(|(member, _)| member.clone())
-        .collect()
 }
 
 /// Returns who may read what an event holds. A word that nobody knows hides it.

@@ -323,12 +323,8 @@ impl Engine {
     }
 
     async fn ensure_local_workspace(&self) -> Result<(), Refused> {
-        let known = self
-            .shared
-            .store
-            .documents(vec![WorkspaceId::local().as_str().into()])
-            .await?;
-        if known.into_iter().flatten().next().is_some() {
+        let id = WorkspaceId::local();
+        if self.shared.store.document(id.as_str()).await?.is_some() {
             return Ok(());
         }
         let order = Order::CreateWorkspace(CreateWorkspace {

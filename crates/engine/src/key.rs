@@ -1,6 +1,6 @@
 //! API keys: each change is an event, in the same commit as the table that authenticates.
 
-use domain::{Document, KeyChange, Refusal, Scratch, State, Timestamp, change_key, seal};
+use domain::{KeyChange, Refusal, Scratch, State, Timestamp, change_key, seal};
 
 use crate::engine::Engine;
 use crate::port::{ApiKey, Commit, CommitError, Expected, SealedTurn, Store, StoredEvent};
@@ -40,8 +40,7 @@ async fn try_change(
     actor: &str,
     now: Timestamp,
 ) -> Result<Result<(), CommitError>, Refused> {
-    let known = store.documents(vec![key.id.as_str().into()]).await?;
-    let known: Option<Document> = known.into_iter().flatten().next();
+    let known = store.document(&key.id).await?;
     let stored = store.api_keys().await?;
     let stored = stored.into_iter().find(|stored| stored.id == key.id);
     let before = match (&known, &stored) {

@@ -2,7 +2,7 @@
 //!
 //! Does no I/O of its own: the store, the clock, ids, spawning and the outside come through [`port`]. Transports
 //! call [`Engine::dispatch`] and the reads beside it with an authenticated caller; authorization, idempotency,
-//! limits and the settle window live here and nowhere else.
+//! limits and the settle window are decided here, whichever transport asked.
 
 mod cache;
 mod caller;

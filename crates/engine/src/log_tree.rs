@@ -16,6 +16,7 @@ use receipts::merkle::{self, Frontier};
 use receipts::note::{Checkpoint, Note, NoteKey, SignatureLine};
 use receipts::tiles::{self, Tile};
 
+use crate::caller::Caller;
 use crate::engine::Engine;
 use crate::port::{
     Commit, ListQuery, NewestQuery, Scope, SealedTurn, Store, StoreFault, StoredEvent, Tree,
@@ -234,13 +235,16 @@ impl Engine {
     /// Adds the signature line of a configured witness to a head, when it holds and is not there yet.
     ///
     /// # Errors
-    /// The line is malformed; there is no such head; the store failed.
+    /// The caller lacks the scope; the line is malformed; there is no such head or it is hidden; the store failed.
     pub async fn cosign(
         &self,
-        actor: &str,
-        batch: &Document,
+        caller: &Caller,
+        batch: &str,
         line: &str,
     ) -> Result<String, Refused> {
+        caller.require("receipts:write")?;
+        // Heads belong to no Workspace: a caller that is bound to some does not see them.
+        let batch = self.get(caller, ResourceKind::Batch, batch).await?.document;
         let invalid = |message: String| {
             Refused::Domain(domain::Refusal::Invalid {
                 param: "line",
@@ -251,7 +255,7 @@ impl Engine {
             SignatureLine::parse(line.trim_end()).map_err(|error| invalid(error.to_string()))?;
         let line = parsed.write();
         let line = line.trim_end().to_owned();
-        let known = self.checkpoint_of(batch).await?;
+        let known = self.checkpoint_of(&batch).await?;
         if known.lines().any(|existing| existing == line) {
             return Ok(known);
         }
@@ -265,13 +269,12 @@ impl Engine {
             detail: error.to_string(),
         })?;
         let command = Command {
-            actor: actor.to_owned(),
+            actor: caller.actor.clone(),
             idempotency_key: None,
             order: Order::CosignHead(CosignHead { id, line }),
         };
         self.order(command, None, Lease::None).await?;
-        let documents = self.shared.store.documents(vec![batch.id.clone()]).await?;
-        match documents.into_iter().flatten().next() {
+        match self.shared.store.document(&batch.id).await? {
             Some(document) => self.checkpoint_of(&document).await,
             None => Err(Refused::Internal {
                 detail: "a batch went away".to_owned(),

@@ -14,13 +14,12 @@ use receipts::verify::{
 };
 use serde_json::json;
 
-use crate::caller::Caller;
+use crate::caller::{Caller, workspace_of};
 use crate::dispatch::{Answer, Idempotency};
 use crate::engine::Engine;
 use crate::imported;
 use crate::log_tree::{Proof, Unproven};
-use crate::port::Scope;
-use crate::read::{ListRequest, Page};
+use crate::read::{ListRequest, Page, next_page};
 use crate::refused::Refused;
 use crate::turn::{Lease, Written};
 
@@ -117,14 +116,11 @@ impl Engine {
 
     async fn is_running(&self, task: Option<&str>) -> Result<bool, Refused> {
         let Some(id) = task else { return Ok(false) };
-        let documents = self.shared.store.documents(vec![id.into()]).await?;
-        Ok(documents
-            .into_iter()
-            .flatten()
-            .any(|document| match &document.state {
-                State::Task(task) => !task.status.is_terminal() && !task.status.is_waiting(),
-                _ => false,
-            }))
+        let document = self.shared.store.document(id).await?;
+        Ok(document.is_some_and(|document| match &document.state {
+            State::Task(task) => !task.status.is_terminal() && !task.status.is_waiting(),
+            _ => false,
+        }))
     }
 
     /// Proves that a receipt is in the log.
@@ -187,7 +183,7 @@ impl Engine {
         id: &str,
         request: &VerifyRequest,
     ) -> Result<(bool, Option<String>, Value), Refused> {
-        let (_, _, order) = self.judged(caller, id, request).await?;
+        let order = self.judged(caller, id, request).await?;
         Ok((order.valid, order.reason, order.details))
     }
 
@@ -206,27 +202,34 @@ impl Engine {
         if self.is_draining() {
             return Err(Refused::Draining);
         }
-        let (view, receipt, order) = self.judged(caller, id, request).await?;
-        let command = Command {
-            actor: caller.actor.clone(),
-            idempotency_key: idempotency.as_ref().map(|given| given.key.clone()),
-            order: Order::RecordVerification(order),
+        caller.require("receipts:read")?;
+        caller.require("receipts:write")?;
+        let document = self.visible(caller, ResourceKind::Receipt, id).await?;
+        let workspace = workspace_of(&document);
+        let claim = idempotency
+            .as_ref()
+            .map(|given| self.claim(caller, workspace.as_ref(), given));
+        // A repeated request gets its first answer; the receipt is not examined for it.
+        let repeated = match claim {
+            Some(claim) => self.claimed(claim).await?,
+            None => None,
         };
-        let claim =
-            idempotency.map(|given| self.claim(caller, Some(&receipt.workspace_id), &given));
-        let done = self.order(command, claim, Lease::None).await?;
+        let done = match repeated {
+            Some(done) => done,
+            None => {
+                let order = self.judged(caller, id, request).await?;
+                let command = Command {
+                    actor: caller.actor.clone(),
+                    idempotency_key: idempotency.map(|given| given.key),
+                    order: Order::RecordVerification(order),
+                };
+                self.order(command, claim, Lease::None).await?
+            }
+        };
 
         let event = self.event_at(done.answer).await?;
-        let documents = self
-            .shared
-            .store
-            .documents(vec![view.document.id.clone()])
-            .await?;
-        let document = documents
-            .into_iter()
-            .flatten()
-            .next()
-            .unwrap_or(view.document);
+        let newest = self.shared.store.document(id).await?;
+        let document = newest.unwrap_or(document);
         Ok(Answer {
             view: self.view(caller, document, &Written::default()).await?,
             event: event.map(Arc::new),
@@ -240,7 +243,7 @@ impl Engine {
         caller: &Caller,
         id: &str,
         request: &VerifyRequest,
-    ) -> Result<(View, Receipt, RecordVerification), Refused> {
+    ) -> Result<RecordVerification, Refused> {
         caller.require("receipts:read")?;
         let view = self.get(caller, ResourceKind::Receipt, id).await?;
         let State::Receipt(receipt) = view.document.state.clone() else {
@@ -256,7 +259,7 @@ impl Engine {
         let id = ReceiptId::parse(id).map_err(|error| Refused::Internal {
             detail: error.to_string(),
         })?;
-        let order = RecordVerification {
+        Ok(RecordVerification {
             id,
             valid: report.is_valid(),
             reason: report.reason().map(|code| code.as_str().to_owned()),
@@ -267,8 +270,7 @@ impl Engine {
                 }
                 (details, _) => details,
             },
-        };
-        Ok((view, receipt, order))
+        })
     }
 
     async fn examine(
@@ -353,18 +355,11 @@ impl Engine {
             // Receipts from before ids were stored have the hash alone.
             return Ok(receipt.previous);
         };
-        let found = self
-            .shared
-            .store
-            .documents(vec![id.as_str().into()])
-            .await?;
-        Ok(found
-            .into_iter()
-            .flatten()
-            .find_map(|document| match document.state {
-                State::Receipt(before) => Some(before.receipt_hash),
-                _ => None,
-            }))
+        let found = self.shared.store.document(id.as_str()).await?;
+        Ok(found.and_then(|document| match document.state {
+            State::Receipt(before) => Some(before.receipt_hash),
+            _ => None,
+        }))
     }
 
     /// Finds out what became of the things a receipt points to.
@@ -372,12 +367,7 @@ impl Engine {
         let Ok(receipt) = receipts::Receipt::read(bytes) else {
             return Ok(References::default());
         };
-        let subject = self
-            .shared
-            .store
-            .documents(vec![receipt.subject_id().into()])
-            .await?;
-        let subject = subject.into_iter().flatten().next();
+        let subject = self.shared.store.document(receipt.subject_id()).await?;
         // What a Task of another log names is in its bundle.
         let elsewhere = match &subject {
             Some(subject) => self.bundle_behind(subject).await?,
@@ -413,14 +403,11 @@ impl Engine {
         if let Some(position) = self.shared.store.name().position(name) {
             return self.recorded_digest(position).await;
         }
-        let documents = self.shared.store.documents(vec![name.into()]).await?;
-        let artifact = documents
-            .into_iter()
-            .flatten()
-            .find_map(|document| match document.state {
-                State::Artifact(artifact) => Some(artifact),
-                _ => None,
-            });
+        let document = self.shared.store.document(name).await?;
+        let artifact = document.and_then(|document| match document.state {
+            State::Artifact(artifact) => Some(artifact),
+            _ => None,
+        });
         // Bytes that were never stored here, or are gone, cannot be compared.
         let stored = artifact.filter(|artifact| artifact.bytes.is_some());
         let Some(content) = stored.and_then(|artifact| artifact.sha256) else {
@@ -463,8 +450,7 @@ impl Engine {
     /// Renders the sealed event log of a Task: the stored bytes of each event and a line feed, up to its terminal
     /// transition.
     async fn event_log(&self, task: &str) -> Result<EventLog, Refused> {
-        let documents = self.shared.store.documents(vec![task.into()]).await?;
-        let Some(document) = documents.into_iter().flatten().next() else {
+        let Some(document) = self.shared.store.document(task).await? else {
             return Ok(EventLog::NotSealed);
         };
         let State::Task(state) = &document.state else {
@@ -481,17 +467,8 @@ impl Engine {
         }
         let mut log = Vec::new();
         let mut after = Position::START;
-        loop {
-            let query = crate::port::ReadEvents {
-                scope: Scope::Task(document.key),
-                after,
-                limit: 512,
-            };
-            let page = self.shared.store.events(query).await?;
-            let Some(last) = page.last() else {
-                return Ok(EventLog::Whole(log));
-            };
-            after = last.position;
+        let store = &*self.shared.store;
+        while let Some(page) = next_page(store, document.key, &mut after).await? {
             // The Task's own last event is its terminal transition; what follows proves it.
             for event in page.iter().filter(|event| event.position <= document.tip) {
                 if Event::parse(&event.bytes).is_ok_and(|event| event.is_header()) {
@@ -501,6 +478,7 @@ impl Engine {
                 log.push(b'\n');
             }
         }
+        Ok(EventLog::Whole(log))
     }
 
     /// Verifies a receipt that somebody hands over, against the keys and heads of this server.

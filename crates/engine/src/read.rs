@@ -7,10 +7,32 @@ use domain::{Document, Event, Position, Refusal, ResourceKind, Session, State, V
 
 use crate::caller::Caller;
 use crate::engine::Engine;
-use crate::port::{LastEvents, ListQuery, NewestQuery, ReadEvents, Scope, StoredEvent};
+use crate::port::{
+    LastEvents, ListQuery, NewestQuery, ReadEvents, Scope, Store, StoreFault, StoredEvent,
+};
 use crate::refused::Refused;
 use crate::transfer::Download;
 use crate::turn::Written;
+
+/// Reads the next page of a Task's events after a position, which moves on with it; none when there are no more. Page by
+/// page, so that others have their turn in between.
+pub(crate) async fn next_page(
+    store: &dyn Store,
+    task: Position,
+    after: &mut Position,
+) -> Result<Option<Vec<StoredEvent>>, StoreFault> {
+    let query = ReadEvents {
+        scope: Scope::Task(task),
+        after: *after,
+        limit: 512,
+    };
+    let page = store.events(query).await?;
+    let Some(last) = page.last() else {
+        return Ok(None);
+    };
+    *after = last.position;
+    Ok(Some(page))
+}
 
 /// A list to read.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -7,7 +7,7 @@ use domain::{Document, Position, Refusal, ResourceKind, State, Status, TaskId};
 
 use crate::caller::Caller;
 use crate::engine::Engine;
-use crate::port::{ReadEvents, Scope};
+use crate::read::next_page;
 use crate::refused::Refused;
 use runs::replay::diff::{self, Diff, Reveal};
 use runs::replay::transcript::{RunTranscript, transcript};
@@ -168,8 +168,7 @@ impl Engine {
         include: Include,
     ) -> Result<Result<Bundle, Failure>, Refused> {
         let store = &self.shared.store;
-        let documents = store.documents(vec![id.as_str().into()]).await?;
-        let document = documents.into_iter().flatten().next();
+        let document = store.document(id.as_str()).await?;
         let Some((key, task)) = document.and_then(|document| match document.state {
             State::Task(task) => Some((document.key, task)),
             _ => None,
@@ -217,21 +216,12 @@ impl Engine {
     async fn sealed_log(&self, key: Position) -> Result<Result<Log, ReadSourceError>, Refused> {
         let mut log = Log::default();
         let mut after = Position::START;
-        loop {
-            let query = ReadEvents {
-                scope: Scope::Task(key),
-                after,
-                limit: 512,
-            };
-            let page = self.shared.store.events(query).await?;
-            let Some(last) = page.last() else {
-                return Ok(Ok(log));
-            };
-            after = last.position;
+        while let Some(page) = next_page(&*self.shared.store, key, &mut after).await? {
             if let Err(error) = log.extend(page.into_iter().map(|event| event.bytes)) {
                 return Ok(Err(error));
             }
         }
+        Ok(Ok(log))
     }
 
     /// Reads blobs, several at a time. Whoever uses them checks them, and says what is wrong by its place.

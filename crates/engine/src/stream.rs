@@ -220,8 +220,7 @@ impl EventStream {
         let Some(id) = &self.task else {
             return Ok(false);
         };
-        let documents = self.engine.shared.store.documents(vec![id.clone()]).await?;
-        let Some(document) = documents.into_iter().flatten().next() else {
+        let Some(document) = self.engine.shared.store.document(id).await? else {
             return Ok(true);
         };
         let State::Task(task) = &document.state else {

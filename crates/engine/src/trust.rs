@@ -113,8 +113,8 @@ impl Engine {
         let session = SessionId::parse(session).map_err(|error| internal(error.to_string()))?;
         let store = &self.shared.store;
         let id = TrustChainId::of(&session);
-        let chain = store.documents(vec![id.as_str().into()]).await?;
-        let mut next = chain.into_iter().flatten().next().map(|chain| chain.tip);
+        let chain = store.document(id.as_str()).await?;
+        let mut next = chain.map(|chain| chain.tip);
         let mut records = Vec::new();
         while let Some(position) = next {
             let stored = store.events_at(vec![position]).await?;

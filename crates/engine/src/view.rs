@@ -6,7 +6,7 @@ use std::sync::Arc;
 use canon::{Digest, Map, Value};
 use domain::{
     Activity, Answer, BLOB_MEMBER, Content, Document, Event, Extra, Position, ResourceKind,
-    Session, State, Status, View, Visibility, blob_reference,
+    Session, State, Status, View, Visibility,
 };
 
 use serde_json::json;
@@ -337,10 +337,8 @@ async fn show_blobs(store: &dyn Store, payload: &mut Map<String, Value>) -> Resu
 }
 
 fn blob_members(payload: &Map<String, Value>) -> Vec<(String, Digest)> {
-    let listed = payload.get(BLOB_MEMBER).and_then(Value::as_object);
-    let members = listed.into_iter().flat_map(Map::keys);
-    members
-        .filter_map(|member| Some((member.clone(), blob_reference(payload, member)?)))
+    domain::moved(payload)
+        .map(|moved| (moved.member.to_owned(), moved.digest))
         .collect()
 }
 

@@ -10,3 +10,21 @@ pub mod workflow;
 
 pub use secrets::looks_secret;
 pub use side_effects::SideEffectSummary;
+
+use canon::{Map, Value};
+
+/// Returns the members of an object; none of anything else.
+pub(crate) fn members(value: Value) -> Map<String, Value> {
+    match value {
+        Value::Object(map) => map,
+        Value::Null | Value::Bool(_) | Value::Number(_) | Value::String(_) | Value::Array(_) => {
+            Map::new()
+        }
+    }
+}
+
+/// Returns the public text of a Message, by its payload.
+pub(crate) fn message_text(payload: &Map<String, Value>) -> String {
+    let parts = payload.get("parts").and_then(Value::as_array);
+    domain::public_text(parts.map(Vec::as_slice).unwrap_or_default())
+}

@@ -211,7 +211,7 @@ impl Audit {
         Ok(digests)
     }
 
-    /// Returns the files among the blobs that are none.
+    /// Returns the files in the blobs' folder that do not stand where a blob would.
     ///
     /// # Errors
     /// The disk fails.

@@ -1,4 +1,4 @@
-//! A copy of a data directory, made before something in it is written anew.
+//! A copy of a data directory, made before something in it is rewritten.
 //!
 //! It lies in the directory itself and is a data directory of its own: the database, how far the log had come, the format,
 //! and the blobs. Blobs are never changed, so that they are shared with the directory where the file system can do that.

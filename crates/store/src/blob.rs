@@ -174,7 +174,7 @@ pub(crate) fn files(directory: &Path) -> io::Result<Vec<Digest>> {
     Ok(shelved(directory)?.0)
 }
 
-/// Returns the files among the blobs that are none: nothing finds a blob in another place than its own.
+/// Returns the files in the blobs' folder that do not stand where a blob would: nothing ever finds them.
 pub(crate) fn strays(directory: &Path) -> io::Result<Vec<PathBuf>> {
     Ok(shelved(directory)?.1)
 }

@@ -22,7 +22,7 @@ use std::io::{self, BufWriter, Write};
 use std::path::{Path, PathBuf};
 
 use canon::{Digest, sha256};
-use domain::{BLOB_MEMBER, Event, Kind, NamedBlob, Position, State, Visibility};
+use domain::{Event, Kind, NamedBlob, Position, State, Visibility};
 use engine::port::StoreFault;
 use serde_json::{Value, json};
 use sha2::{Digest as _, Sha256};
@@ -323,12 +323,9 @@ impl Public {
         }
         let word = event.payload.get("visibility");
         let is_public = word.is_none_or(|word| word == Visibility::Public.as_str());
-        if is_public && let Some(Value::Object(moved)) = event.payload.get(BLOB_MEMBER) {
-            let stated = moved
-                .values()
-                .filter_map(|moved| moved.get("sha256")?.as_str());
-            self.blobs
-                .extend(stated.filter_map(|text| Digest::parse(text).ok()));
+        if is_public {
+            let moved = domain::moved(&event.payload);
+            self.blobs.extend(moved.map(|moved| moved.digest));
         }
         let Ok(kind) = event.kind() else { return };
         let named = kind.named_blob();

@@ -6,7 +6,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use domain::{BLOB_MEMBER, COUNTED_APART, Event, Kind, NamedBlob, Position};
+use domain::{COUNTED_APART, Event, Kind, NamedBlob, Position};
 use engine::port::{StoreFault, Stored, StoredEvent};
 use rusqlite::Connection;
 
@@ -196,12 +196,9 @@ fn bytes_of(stored: &StoredEvent) -> (u64, bool) {
         return (own, false);
     }
     let stated = |value: &canon::Value| value.get("bytes").and_then(canon::Value::as_u64);
-    let moved = event.payload.get(BLOB_MEMBER);
-    let moved = moved
-        .and_then(canon::Value::as_object)
-        .into_iter()
-        .flatten();
-    let moved: u64 = moved.filter_map(|(_, value)| stated(value)).sum();
+    let moved: u64 = domain::moved(&event.payload)
+        .filter_map(|moved| moved.bytes)
+        .sum();
     let parts = event.payload.get("parts").and_then(canon::Value::as_array);
     let parts = parts.into_iter().flatten();
     let parts: u64 = parts

@@ -12,8 +12,7 @@ use std::path::Path;
 
 use canon::{Digest, Value, sha256};
 use domain::{
-    BLOB_MEMBER, Document, Documents, Event, Kind, Links, NamedBlob, Position, Scratch, Visibility,
-    links,
+    Document, Documents, Event, Kind, Links, NamedBlob, Position, Scratch, Visibility, links,
 };
 use engine::port::StoredEvent;
 
@@ -502,14 +501,10 @@ impl<'a> Check<'a> {
             // A caller's words: nothing is kept for them.
             return;
         }
-        if let Some(Value::Object(moved)) = event.payload.get(BLOB_MEMBER) {
-            for (member, descriptor) in moved {
-                if let Some(digest) = digest_of(descriptor) {
-                    self.references.entry(digest).or_insert(position);
-                    if member == "parts" {
-                        self.parts.insert(digest, position);
-                    }
-                }
+        for moved in domain::moved(&event.payload) {
+            self.references.entry(moved.digest).or_insert(position);
+            if moved.member == "parts" {
+                self.parts.insert(moved.digest, position);
             }
         }
         if let Some(parts) = event.payload.get("parts") {

@@ -173,7 +173,7 @@ struct Transaction<'a> {
     counters: Counters,
 }
 
-/// The one who writes.
+/// What the thread that writes holds.
 pub(crate) struct Writer {
     directory: Arc<Path>,
     presence: Presence,

@@ -2,7 +2,7 @@
 "use strict";
 
 const { written } = require("./core.js");
-const { makeError } = require("./errors.js");
+const { ReplayConfigError, makeError } = require("./errors.js");
 const { notJson } = require("./options.js");
 const { ServerLost } = require("./server.js");
 const { freeze } = require("./snapshots.js");
@@ -27,13 +27,23 @@ async function execute(session, name, executor, given, callId) {
   // Written once, now: what is judged, what runs and what is recorded are the same, whatever a getter or a caller does later.
   const args = written(`arguments of \`${name}\``, given ?? {});
   await session.plan?.attach();
-  if (session.isNamed) await session.takeUp();
+  if (session.isNamed) await kept(session, () => session.takeUp());
   await mayRun(session);
-  const allowed = session.core.execute(name, args, callId);
-  await session.settle();
+  const allowed = notBegun(session, name, args, callId) ?? session.core.execute(name, args, callId);
+  try {
+    await kept(session, () => session.settle());
+  } catch (error) {
+    if (!allowed.error) session.notBegun.push({ name, args, allowed });
+    throw error;
+  }
   if (allowed.error) {
     if (allowed.error.type === "ReplayContractError") session.tell("onBlock", freeze(allowed.error.decision));
     throw session.error(allowed.error);
+  }
+  const ended = session.check();
+  if (ended) {
+    await report(session, allowed, { outcome: "error", code: "aborted" });
+    throw ended;
   }
   const { server } = session;
   const started = allowed.proposal_id ? { proposal_id: allowed.proposal_id, call_id: allowed.call_id } : null;
@@ -47,7 +57,7 @@ async function execute(session, name, executor, given, callId) {
       } catch (error) {
         if (error instanceof Late) throw error.error;
         const code = typeof error?.code === "string" ? error.code : "";
-        if (left > 1 && allowed.retry_on.includes(code)) continue;
+        if (left > 1 && allowed.retry_on.includes(code) && (await mayRunAgain(session)) && session.check() === null) continue;
         await report(session, allowed, { outcome: "error", code });
         throw error;
       }
@@ -56,6 +66,37 @@ async function execute(session, name, executor, given, callId) {
     }
   } finally {
     server?.running(allowed.ticket, null);
+  }
+}
+
+/**
+ * A call whose tool did not begin because what allowed it could not be stored. It is allowed still, and not used up. What it
+ * left to be stored is stored before it begins.
+ */
+function notBegun(session, name, args, callId) {
+  const at = session.notBegun.findIndex((one) => one.name === name && one.args === args && (callId ?? one.allowed.call_id) === one.allowed.call_id);
+  return at === -1 ? null : session.notBegun.splice(at, 1)[0].allowed;
+}
+
+/** Stores, or reads what is stored, before a tool runs. A store that fails is a fault; with `onError: allow` the tool runs all the same. */
+async function kept(session, act) {
+  try {
+    await act();
+  } catch (error) {
+    if (error instanceof ReplayConfigError) throw error;
+    if (!session.allowsFaults || session.core.broken) throw session.fault(error);
+    session.countUnguarded();
+  }
+}
+
+/** Says whether a tool may be tried again. If not, its last failure is the answer. */
+async function mayRunAgain(session) {
+  try {
+    if (session.check()) return false;
+    await mayRun(session);
+    return true;
+  } catch {
+    return false;
   }
 }
 
@@ -115,7 +156,14 @@ function success(result) {
 
 async function report(session, allowed, ended) {
   const settled = session.core.settle(allowed.ticket, ended);
-  await session.settle();
+  try {
+    await session.settle();
+  } catch (error) {
+    // The tool has run: its caller gets what it returned. The next call stores this before anything else is released, or fails.
+    if (session.core.broken) throw error;
+    session.diagnose("store_failed", { call_id: allowed.call_id ?? "", error: String(error?.message ?? error) });
+    if (session.allowsFaults) session.countUnguarded();
+  }
   if (session.server === null || !settled.report) return;
   // What the server does not take now is held: the tool has run, whatever becomes of the report.
   await session.server.report([{ ...settled.report, started_at: allowed.began, ended_at: new Date().toISOString() }]);

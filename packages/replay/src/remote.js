@@ -175,7 +175,8 @@ function over(session, Base) {
 async function withoutServer(session, call, under, lost) {
   const { core, server } = session;
   over(session, call.Base);
-  if (!session.allowsFaults || (under.proposal && under.reply)) {
+  // What the server has forbidden and only it knows of would be released by what is known here.
+  if (!session.allowsFaults || (under.proposal && under.reply) || server.knowsMore) {
     if (under.attempt !== null) core.failed(under.attempt, under.reply ? "fault" : "withdrawn");
     await keep(session, undefined, call.Base);
     // A response that was proposed may have been judged: its calls wait there until their time is over.

@@ -20,6 +20,28 @@ const CONDITIONS = new Set([
   "workflow_not_found",
 ]);
 
+/** How often a report is brought that the server refuses. */
+const RECEIPT_TRIES = 5;
+/** The longest pause between two attempts to end a session that the server does not take. */
+const ENDING_PAUSE_MS = 10_000;
+
+const isNumber = (value) => typeof value === "number";
+
+/** What must stand in the answer to a request. Anything else comes from something between here and the server. */
+const FITS = {
+  "": ({ stateVersion, controlRevision }) => isNumber(stateVersion) && isNumber(controlRevision),
+  "/sessions": ({ state_version, control_revision }) => isNumber(state_version) && isNumber(control_revision),
+  "/labels": ({ labels }, sent) => Array.isArray(labels) && labels.includes(sent.label),
+  "/tool-filter": ({ control_revision }) => isNumber(control_revision),
+  "/report-bypass": ({ authority_state }) => typeof authority_state === "string",
+  "/kill": ({ killed }) => typeof killed === "boolean",
+  "/restore": ({ controlRevision }) => isNumber(controlRevision),
+  "/heartbeat": ({ killed, state_version }) => typeof killed === "boolean" && isNumber(state_version),
+  "/receipts": ({ committed }) => typeof committed === "boolean",
+  "/captures": ({ accepted }) => isNumber(accepted),
+  "/handoffs": ({ handoff_id }) => typeof handoff_id === "string",
+};
+
 /** The server did not answer, or failed. With `onError: allow` the session goes on without it. */
 class ServerLost extends Error {}
 
@@ -50,8 +72,9 @@ class Server {
     this.lost = false;
     /** The place in a workflow; null outside of one. */
     this.place = place;
-    /** Reports that the server has not taken. */
+    /** Reports that the server has not taken, and how many it will not be brought again. */
     this.held = [];
+    this.unresolved = 0;
     /** What the server shows of the session, once it is not what is kept here. */
     this.shown = null;
     this.version = 0;
@@ -63,16 +86,19 @@ class Server {
   }
 
   /** Sends a request. Answers of the server are returned, also refusals; only its silence and its faults are thrown. */
-  async request(method, path, body, { tries = 2, ms = ANSWER_MS, signal, key = globalThis.crypto.randomUUID() } = {}) {
+  async request(method, path, body, { tries = 2, ms = ANSWER_MS, signal, key = globalThis.crypto.randomUUID(), fits = () => true } = {}) {
     const headers = method === "POST" ? { ...this.#headers, "idempotency-key": key } : this.#headers;
     for (let left = tries; ; left -= 1) {
       const limit = AbortSignal.timeout(ms);
       const stop = signal ? AbortSignal.any([signal, limit]) : limit;
       try {
-        const response = await fetch(this.#address + path, { method, headers, body: body && JSON.stringify(body), signal: stop });
+        const response = await fetch(this.#address + path, { method, headers, body: body && JSON.stringify(body), signal: stop, redirect: "manual" });
+        const { status } = response;
         const text = await response.text();
-        if (response.status < 500 && response.status !== 429) return { status: response.status, body: bodyOf(response, text) };
-        throw new Error(`the server answered ${response.status}`);
+        if (status >= 500 || status === 429) throw new Error(`the server answered ${status}`);
+        const answer = { status, body: bodyOf(response, text) };
+        if (status < 400 && !((status === 200 || status === 201) && fits(answer.body, body))) throw new Error("the server answered something else");
+        return answer;
       } catch (cause) {
         if (signal?.aborted) throw cause;
         if (left > 1 && !limit.aborted) {
@@ -97,7 +123,7 @@ class Server {
   }
 
   async post(rest, body, options) {
-    const answer = await this.request("POST", this.path(rest), body, options);
+    const answer = await this.request("POST", this.path(rest), body, { fits: FITS[rest], ...options });
     this.#learn(answer);
     return answer;
   }
@@ -144,7 +170,7 @@ class Server {
   }
 
   async #open(tries) {
-    const answer = await this.request("POST", "/sessions", this.#create(), { tries });
+    const answer = await this.request("POST", "/sessions", this.#create(), { tries, fits: FITS["/sessions"] });
     const { status, body } = answer;
     if (status !== 200 && status !== 201) {
       this.#learn(answer);
@@ -174,7 +200,7 @@ class Server {
 
   /** Reads the session as the server has it. */
   async #read(tries, isOther = false) {
-    const answer = await this.request("GET", this.path(""), undefined, { tries });
+    const answer = await this.request("GET", this.path(""), undefined, { tries, fits: FITS[""] });
     if (answer.status !== 200) {
       this.#learn(answer);
       throw this.refusal(answer);
@@ -194,6 +220,15 @@ class Server {
     this.shown = snapshot;
   }
 
+  /**
+   * Says whether the server knows of something that is not known here: a label, a filter or a call of another process. What is
+   * judged here without it could release what the server forbids.
+   */
+  get knowsMore() {
+    const own = this.#session.core.read("state");
+    return this.shown !== null || this.version > own.stateVersion || this.#revision > own.controlRevision;
+  }
+
   /** Looks whether the server's state is what is kept here. Only between calls can both be compared. */
   async compare() {
     if (this.busy > 0 || this.lost || this.#opening === null) return;
@@ -209,7 +244,7 @@ class Server {
 
   /** Queues an action. It is sent in order and until it is taken; the next call waits for it. */
   control(rest, body) {
-    this.#controls.push({ rest, body });
+    this.#controls.push({ rest, body, key: globalThis.crypto.randomUUID() });
     // Before there is a session there is nothing to act on; `ready` sends what waits.
     if (this.#opening !== null) this.#sendAll().catch(() => {});
   }
@@ -229,10 +264,17 @@ class Server {
   }
 
   async #sendFirst() {
-    const { rest, body } = this.#controls[0];
-    const answer = await this.request("POST", this.path(rest), body);
+    const { rest, body, key } = this.#controls[0];
+    const answer = await this.request("POST", this.path(rest), body, { key, fits: FITS[rest] });
+    const { status } = answer;
+    const isEnd = rest === "/kill" || rest === "/restore";
+    // A refusal of the server itself has a code. It is final, but for an end: that is asked for until it is taken, or until there
+    // is nothing that could end.
+    const isOwn = typeof answer.body.code === "string";
+    const isFinal = isEnd ? status === 404 && isOwn : isOwn;
+    if (status >= 400 && status !== 410 && !isFinal) throw this.refusal(answer);
     this.#controls.shift();
-    if (answer.status >= 400 && answer.status !== 410) this.#refused ??= answer;
+    if (status >= 400 && status !== 410 && !isEnd) this.#refused ??= answer;
   }
 
   /** The program goes on without the server. */
@@ -250,17 +292,23 @@ class Server {
     const isKnown = this.#opening !== null;
     if (!isKnown && !(rest === "/kill" && this.#session.isNamed)) return;
     if (!isKnown) this.#controls.length = 0;
-    this.#controls.push({ rest, body });
+    const end = { rest, body, key: globalThis.crypto.randomUUID() };
+    this.#controls.push(end);
     const send = async () => {
-      while (this.#controls.length > 0) {
+      for (let wait = PAUSE_MS / 5; this.#controls.length > 0; wait = Math.min(wait * 2, ENDING_PAUSE_MS)) {
         try {
           await this.#opening;
+        } catch (error) {
+          if (!(error instanceof ServerLost)) return;
+        }
+        try {
           await this.#sendHeld();
           await this.#sendGap();
           await this.#sendAll();
         } catch (error) {
-          if (!(error instanceof ServerLost)) return;
-          await pause(PAUSE_MS, { unref: true });
+          // An action that is refused does not keep the end from reaching the server.
+          if (!(error instanceof ServerLost) && this.#controls[0] !== end) this.#controls.shift();
+          else await pause(wait, { unref: true });
         }
       }
     };
@@ -269,7 +317,7 @@ class Server {
 
   /** Reports executions. What the server does not take now is held and brought later. */
   async report(reports) {
-    for (const report of reports) if (report) this.held.push(report);
+    for (const report of reports) if (report) this.held.push({ report, key: globalThis.crypto.randomUUID(), tries: 0 });
     try {
       await this.#sendHeld();
     } catch (error) {
@@ -278,21 +326,25 @@ class Server {
   }
 
   async #sendHeld() {
-    while (this.held.length > 0) {
-      this.#reporting ??= this.#sendReport().finally(() => {
-        this.#reporting = null;
-      });
-      await this.#reporting;
-    }
+    // What came while others were sent is not covered by their round.
+    if (this.#reporting !== null) await this.#reporting;
+    if (this.held.length === 0) return;
+    this.#reporting ??= this.#sendReports().finally(() => {
+      this.#reporting = null;
+    });
+    await this.#reporting;
   }
 
-  async #sendReport() {
-    const report = this.held[0];
-    const answer = await this.post("/receipts", report);
-    this.held.shift();
-    if (answer.status >= 400) {
-      const data = { call_id: report.call_id, code: String(answer.body?.code ?? answer.status) };
-      this.#session.diagnose("receipt_refused", data);
+  /** Brings each report once. One that is refused is brought again with the next round, a few times: only what fits ends it. */
+  async #sendReports() {
+    for (const held of [...this.held]) {
+      const { status, body } = await this.post("/receipts", held.report, { key: held.key });
+      held.tries += 1;
+      const isOver = status === 410 || held.tries >= RECEIPT_TRIES;
+      if (status < 400 || isOver) this.held.splice(this.held.indexOf(held), 1);
+      if (status < 400) continue;
+      if (isOver) this.unresolved += 1;
+      this.#session.diagnose("receipt_refused", { call_id: held.report.call_id, code: String(body.code ?? status), tries: held.tries });
     }
   }
 

@@ -52,6 +52,8 @@ class Session {
     this.unguarded = 0;
     this.executors = given.tools ?? {};
     this.executions = 0;
+    /** Calls that were allowed and whose tools did not begin. */
+    this.notBegun = [];
     this.settled = 0;
     this.captures = { waiting: [], sending: null, lost: 0, told: 0, handing: Promise.resolve() };
     this.server = server && new Server(this, { ...server, place, create: () => newSession(this, files, place) });
@@ -346,9 +348,10 @@ class Session {
 
   getHealth() {
     const held = this.server?.held.length ?? 0;
+    const unresolved = held + (this.server?.unresolved ?? 0);
     const attachment = ATTACHMENTS.indexOf(this.plan?.attachment ?? "not_applicable") << ATTACHMENT;
     const health = this.core.read("health", (this.store ? JOURNAL : 0) | (this.server?.lost || held > 0 ? LOST : 0) | attachment);
-    return snapshots.freeze({ ...health, unresolvedReceiptCount: health.unresolvedReceiptCount + held });
+    return snapshots.freeze({ ...health, unresolvedReceiptCount: health.unresolvedReceiptCount + unresolved });
   }
 
   getLastNarrowing() {

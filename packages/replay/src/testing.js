@@ -203,13 +203,37 @@ function collect(value, captures) {
 function shapeOf(text) {
   const body = typeof text === "string" ? parsed(text) : text;
   if (body === null || typeof body !== "object" || Array.isArray(body)) return body;
-  const { model, messages, input, system, instructions, stream } = body;
-  return JSON.parse(JSON.stringify({ model, messages: withoutNotes(messages), input, system, instructions, stream: stream === true }));
+  const { model, messages, input, system, instructions, stream, previous_response_id, response_format } = body;
+  const told = { messages: withoutMessage(messages), input, system: withoutBlock(system), instructions: withoutStart(instructions) };
+  return JSON.parse(JSON.stringify({ model, ...told, previous_response_id, response_format, stream: stream === true }));
 }
 
-function withoutNotes(messages) {
-  if (!Array.isArray(messages)) return messages;
-  return messages.filter((message) => !(message?.role === "system" && /^These tools are not available now: /.test(String(message.content))));
+/** The sentence about removed tools that a session puts in front of what a model is told. It is not the program's. */
+const NOTE = /^These tools are not available now: [^\n]*\. Do not call them\.$/;
+const NOTE_IN_FRONT = /^These tools are not available now: [^\n]*?\. Do not call them\.(\n\n|$)/;
+
+function isNote(text) {
+  return typeof text === "string" && NOTE.test(text);
+}
+
+/** Chat: a message of its own, the first. */
+function withoutMessage(messages) {
+  if (!Array.isArray(messages) || messages[0]?.role !== "system" || !isNote(messages[0].content)) return messages;
+  return messages.slice(1);
+}
+
+/** Messages: a block of its own, the first; a text becomes the block after it. */
+function withoutBlock(system) {
+  const blocks = typeof system === "string" ? [{ type: "text", text: system }] : system;
+  if (!Array.isArray(blocks)) return blocks ?? undefined;
+  const own = isNote(blocks[0]?.text) ? blocks.slice(1) : blocks;
+  return own.length === 0 ? undefined : own;
+}
+
+/** Responses: the beginning of the instructions. */
+function withoutStart(instructions) {
+  if (typeof instructions !== "string") return instructions ?? undefined;
+  return instructions.replace(NOTE_IN_FRONT, "") || undefined;
 }
 
 function parsed(text) {

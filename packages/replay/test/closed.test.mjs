@@ -155,6 +155,24 @@ test("what a stream says in events that nobody knows, and a call with two readin
   }
 });
 
+test("a line of a stream that begins with a byte order mark hides nothing", async () => {
+  for (const library of all) {
+    for (const wire of isOpenAi(library) ? ["chat", "responses"] : ["messages"]) {
+      const server = await provider(() => ({ calls: [call("drop_table", {})] }));
+      const path = { chat: "/v1/chat/completions", responses: "/v1/responses", messages: "/v1/messages" }[wire];
+      const whole = await fetch(server.url + path, { method: "POST", body: JSON.stringify({ model: "m", stream: true }) }).then((response) => response.text());
+      await server.close();
+      // Every line of the events that name the call, and only these: what is left says that there was none.
+      const hidden = whole.split("\n\n").map((event) => (event.includes("drop_table") ? event.replace(/^/gm, "\ufeff") : event.replace('"tool_calls"}', '"stop"}').replace('"tool_use"', '"end_turn"')));
+      const session = replay(clientOf(library, "http://127.0.0.1:9", { fetch: async () => new Response(hidden.join("\n\n"), { headers: { "content-type": "text/event-stream" } }) }), { contracts: contracts("get_weather") });
+      const asked = wire === "responses" ? session.client.responses.create({ model: "m", input: "x", stream: true }) : ask(library, session.client, { stream: true });
+      const error = await failure(asked);
+      assert.equal(error.decision?.reason, "response_format_invalid", `${library.name}, ${wire}: ${error}`);
+      session.restore();
+    }
+  }
+});
+
 test("requests that cannot be judged are refused by the member that makes them so", async () => {
   const messages = [{ role: "user", content: "x" }];
   for (const library of openai) {

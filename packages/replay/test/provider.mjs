@@ -28,8 +28,8 @@ export async function provider(script = []) {
     const answer = (typeof script === "function" ? script(request) : script[next++]) ?? { status: 500, body: { error: { message: "the script is over" } } };
     if (answer.delay) await wait(answer.delay);
     if (answer.status) return send(outgoing, answer.status, answer.body, answer.headers);
-    if (request.body?.stream) await stream(outgoing, answer, wires[wire].events(answer, request.body));
-    else await whole(outgoing, answer, answer.raw ?? wires[wire].json(answer, request.body));
+    if (request.body?.stream) await stream(outgoing, answer, wires[wire].events(answer, request.body ?? {}));
+    else await whole(outgoing, answer, answer.raw ?? wires[wire].json(answer, request.body ?? {}));
   });
   await new Promise((resolve) => server.listen(0, "127.0.0.1", resolve));
   // A test that failed must not keep its process alive.

@@ -518,6 +518,154 @@ for (const text of ["null", "<html>gone</html>", ""]) test(`a server that answer
   }
 });
 
+/** Something between a program and the server: `hook` may answer in the server's place, or cut the connection. */
+async function between(hook) {
+  const { createServer } = await import("node:http");
+  const proxy = createServer(async (incoming, outgoing) => {
+    const chunks = [];
+    for await (const chunk of incoming) chunks.push(chunk);
+    const last = incoming.url.split("?")[0].split("/").at(-1);
+    const answer = hook(last);
+    if (answer === "cut") return outgoing.destroy();
+    const { host, connection, "content-length": length, "transfer-encoding": encoding, ...headers } = incoming.headers;
+    const { status, text } = answer ?? (await fetch(server.url + incoming.url, { method: incoming.method, headers, body: chunks.length ? Buffer.concat(chunks) : undefined }).then(async (response) => ({ status: response.status, text: await response.text() })));
+    outgoing.writeHead(status, { "content-type": "application/json" });
+    outgoing.end(text);
+  });
+  await new Promise((resolve) => proxy.listen(0, "127.0.0.1", resolve));
+  proxy.unref();
+  return { url: `http://127.0.0.1:${proxy.address().port}`, close: () => proxy.closeAllConnections() };
+}
+
+const odd = [
+  { status: 200, text: "{}" },
+  { status: 200, text: "[]" },
+  { status: 200, text: '{"error":"maintenance"}' },
+  { status: 200, text: '{"killed":"false","labels":"all","control_revision":"1"}' },
+  { status: 302, text: "{}" },
+  { status: 404, text: "{}" },
+];
+
+test("an answer that does not fit is none: labels, filters and heartbeats", async () => {
+  const acts = {
+    labels: (session) => session.addLabel("secret"),
+    "tool-filter": (session) => session.narrow([]),
+    heartbeat: null,
+  };
+  for (const [last, act] of Object.entries(acts)) {
+    for (const answer of odd) {
+      let isOdd = false;
+      const proxy = await between((asked) => (isOdd && asked === last ? answer : null));
+      const world = await atDesk([find, find, find], { runtimeUrl: proxy.url });
+      await world.turn();
+      isOdd = true;
+      act?.(world.session);
+      const error = await failure(act === null ? world.session.tools.find_order({ order_id: "A" }, { callId: "c1" }) : world.turn());
+      assert.ok(error instanceof ReplayFaultError, `${last} ${JSON.stringify(answer)}: ${error}`);
+      assert.equal(world.model.requests.length, 1);
+      assert.deepEqual(world.ran, []);
+      isOdd = false;
+      if (act === null) await world.session.tools.find_order({ order_id: "A" }, { callId: "c1" });
+      else await world.turn().catch((again) => assert.ok(again instanceof ReplayContractError, String(again)));
+      if (last === "labels") assert.deepEqual((await shown(world.session)).labels, ["secret"], "it was sent again");
+      world.session.restore();
+      proxy.close();
+    }
+  }
+});
+
+test("a receipt stays unresolved until an answer fits, and is brought again", async () => {
+  const refusals = [400, 401, 404, 408, 413, 422].map((status) => ({ status, text: "{}" }));
+  for (const answer of [...odd, ...refusals]) {
+    let left = answer.status < 400 ? 2 : 1;
+    const proxy = await between((last) => (last === "receipts" && left-- > 0 ? answer : null));
+    const world = await atDesk([find, { text: "so" }], { runtimeUrl: proxy.url });
+    await world.turn();
+    await world.session.tools.find_order({ order_id: "A" }, { callId: "c1" });
+    assert.equal(world.session.getHealth().unresolvedReceiptCount, 1, JSON.stringify(answer));
+    await world.turn();
+    assert.equal(world.session.getHealth().unresolvedReceiptCount, 0, JSON.stringify(answer));
+    assert.equal((await shown(world.session)).toolCallCounts.find_order, 1);
+    assert.equal(world.names().includes("receipt_refused"), answer.status >= 400);
+    world.session.restore();
+    proxy.close();
+  }
+});
+
+test("a receipt that is refused again and again is given up, counted and told, and keeps no other one back", async () => {
+  let asked = 0;
+  const proxy = await between((last) => (last === "receipts" && (asked += 1) ? { status: 422, text: "{}" } : null));
+  const script = [find, ...Array.from({ length: 8 }, () => ({ text: "so" }))];
+  const world = await atDesk(script, { runtimeUrl: proxy.url });
+  await world.turn();
+  await world.session.tools.find_order({ order_id: "A" }, { callId: "c1" });
+  for (let again = 0; again < 8; again += 1) await world.turn();
+  assert.equal(asked, 5);
+  assert.equal(world.session.getHealth().unresolvedReceiptCount, 1);
+  assert.equal(world.names().filter((name) => name === "receipt_refused").length, 5);
+  world.session.restore();
+  proxy.close();
+});
+
+test("a kill is sent until the server has taken it", async () => {
+  for (const answer of odd) {
+    let left = 3;
+    const proxy = await between((last) => (last === "kill" && left-- > 0 ? answer : null));
+    const world = await atDesk([find], { runtimeUrl: proxy.url });
+    await world.turn();
+    world.session.kill("over");
+    await until(async () => (await shown(world.session)).health.killed);
+    proxy.close();
+  }
+});
+
+test("a kill on the server stops a tool before it is tried again", async () => {
+  const model = await provider([{ calls: [call("get_weather", { city: "Oslo" }, "c1")] }]);
+  let ran = 0;
+  const tool = async () => {
+    ran += 1;
+    await server.ask("POST", `/api/v1/replay/sessions/${session.getState().sessionId}/kill`, { reason: "stop" });
+    throw Object.assign(new Error("busy"), { code: "E" });
+  };
+  const session = replay(clientOf(library, model.url), {
+    contracts: [{ tool: "get_weather", side_effect: "read", retries: { max_attempts: 4, retry_on: ["E"] } }],
+    tools: { get_weather: tool },
+    apiKey: server.key,
+    runtimeUrl: server.url,
+  });
+  await session.client.chat.completions.create({ model: "m", messages: [{ role: "user", content: "x" }], tools: [chatTool("get_weather")] });
+  assert.ok((await failure(session.tools.get_weather({ city: "Oslo" }, { callId: "c1" }))) instanceof ReplayKillError);
+  assert.equal(ran, 1);
+  await model.close();
+});
+
+test("with onError: allow nothing is released that only the lost server knows to be forbidden", async () => {
+  const act = (world, rest, body) => server.ask("POST", `/api/v1/replay/sessions/${world.session.getState().sessionId}/${rest}`, body);
+  const elsewhere = {
+    label: (world) => act(world, "labels", { label: "from_elsewhere" }),
+    filter: (world) => act(world, "tool-filter", { tools: [] }),
+    calls: async (world) => {
+      const { sessionId } = world.session.getState();
+      const other = await atDesk([find], { sessionId });
+      await other.turn();
+    },
+  };
+  for (const [name, happens] of Object.entries(elsewhere)) {
+    let isDown = false;
+    const proxy = await between(() => (isDown ? "cut" : null));
+    const other = ({ number }) => ({ calls: [call("find_order", { order_id: `A${number}` }, `c${number}`)] });
+    const world = await atDesk(other, { runtimeUrl: proxy.url, onError: "allow" });
+    await world.turn();
+    await happens(world);
+    await world.turn().catch(() => {});
+    isDown = true;
+    const error = await failure(world.turn());
+    assert.ok(error instanceof ReplayFaultError, `${name}: ${error}`);
+    world.session.restore();
+    proxy.close();
+  }
+});
+
 test("a session of a server enforces, whatever it was to do without one", async () => {
   const world = await atDesk([find], { compatEnforcement: "advisory" });
   const error = await failure(world.session.client.completions.create({ model: "gpt-test", prompt: "x" }));

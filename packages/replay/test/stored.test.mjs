@@ -9,7 +9,7 @@ import { join } from "node:path";
 import { test } from "node:test";
 import { replay, ReplayConfigError, ReplayContractError, ReplayFaultError, ReplayKillError } from "@reprise/replay";
 import { recorder, recording, RecordingMiss } from "@reprise/replay/testing";
-import { anthropic, ask, call, clientOf, contracts, openai } from "./clients.mjs";
+import { anthropic, ask, call, chatTool, clientOf, contracts, messagesTool, openai, responsesTool } from "./clients.mjs";
 import { provider } from "./provider.mjs";
 import { until } from "./server.mjs";
 
@@ -133,6 +133,40 @@ test("new contracts are tried on a recorded session: the same answers, another v
   const error = await failure(program(library, client, { contracts: stricter, tools: run.tools }));
   assert.ok(error instanceof ReplayContractError);
   assert.equal(error.decision.reason, "argument_value_mismatch");
+});
+
+test("a recording is compared without the note about removed tools, wherever a format puts it, and with what the program itself says", async () => {
+  const told = [{ role: "user", content: "x" }];
+  const wires = [
+    [openai[2], (client, more) => client.chat.completions.create({ model: "m", messages: told, tools: ["get_weather", "drop_table"].map((name) => chatTool(name)), ...more }), [{}, { response_format: { type: "text" } }]],
+    [openai[2], (client, more) => client.responses.create({ model: "m", input: "x", tools: ["get_weather", "drop_table"].map((name) => responsesTool(name)), ...more }), [{}, { instructions: "Be brief." }]],
+    [anthropic[1], (client, more) => client.messages.create({ model: "m", max_tokens: 9, messages: told, tools: ["get_weather", "drop_table"].map((name) => messagesTool(name)), ...more }), [{}, { system: "Be brief." }, { system: [{ type: "text", text: "Be brief." }] }]],
+  ];
+  for (const [library, send, bodies] of wires) {
+    for (const body of bodies) {
+      const store = file();
+      const server = await provider([good, good]);
+      const options = { contracts: contracts("get_weather"), narrowingFeedback: "inject" };
+      const session = replay(clientOf(library, server.url), { ...options, captureLevel: "full", store: recorder(store) });
+      await send(session.client, body);
+      assert.match(server.requests[0].text, /These tools are not available now/);
+      await session.flush();
+      session.restore();
+      await server.close();
+      const attempt = async (given, more) => {
+        const run = recording(store);
+        const again = replay(clientOf(library, "http://127.0.0.1:9", { fetch: run.fetch }), given);
+        const error = await send(again.client, more).then(() => null, (error) => error);
+        again.restore();
+        return error?.message ?? null;
+      };
+      assert.equal(await attempt(options, body), null, JSON.stringify(body));
+      assert.equal(await attempt({ contracts: contracts("get_weather", "drop_table") }, body), null, "other contracts, no note");
+      const [name] = Object.keys(body);
+      const other = { response_format: { type: "json_object" }, instructions: "Be long.", system: "Be long." };
+      if (name) assert.match(await attempt(options, { [name]: other[name] }), new RegExp("differs at `" + name));
+    }
+  }
 });
 
 test("a session that was recorded redacted cannot be run again, and the error names the level", async () => {

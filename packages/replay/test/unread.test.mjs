@@ -192,6 +192,46 @@ test("what a session could not judge passes where nothing is blocked, and is tol
   }
 });
 
+test("a request that cannot be read goes out as it is where nothing is blocked, and is told; elsewhere it is refused", async () => {
+  const nested = (depth) => (depth === 0 ? {} : { a: nested(depth - 1) });
+  const base = { model: "m", max_tokens: 5, messages: [{ role: "user", content: "x" }] };
+  const bodies = {
+    large: { ...base, messages: [{ role: "user", content: "x".repeat(17 << 20) }] },
+    nested: { ...base, metadata: nested(150) },
+    list: [1],
+    "no JSON": "not json",
+    "a byte order mark": `\ufeff${JSON.stringify(base)}`,
+  };
+  const modes = { shadow: { mode: "shadow" }, "log-only": { mode: "log-only" }, advisory: { compatEnforcement: "advisory" }, enforce: {} };
+  for (const library of [openai[0], openai[2], all[4]]) {
+    const path = isOpenAi(library) ? "/chat/completions" : "/v1/messages";
+    const server = await provider(() => ({ text: "hi" }));
+    const sent = async (client, body) => {
+      server.requests.length = 0;
+      const error = await client.post(path, { body, headers: { "content-type": "application/json" } }).then(() => null, (error) => error);
+      return { error, texts: server.requests.map(({ text }) => text) };
+    };
+    for (const [name, body] of Object.entries(bodies)) {
+      const plain = await sent(clientOf(library, server.url, { logLevel: "off" }), body);
+      assert.equal(plain.texts.length, 1);
+      for (const [mode, options] of Object.entries(modes)) {
+        const told = [];
+        const session = replay(clientOf(library, server.url, { logLevel: "off" }), { contracts: contracts("get_weather"), diagnostics: (event) => told.push(event.name), ...options });
+        const { error, texts } = await sent(session.client, body);
+        if (mode === "enforce") {
+          assert.equal(error?.name, "ReplayUnsupportedError", name);
+          assert.deepEqual(texts, []);
+        } else {
+          assert.ok(texts.length === 1 && texts[0] === plain.texts[0], `${library.name}, ${mode}, ${name}: ${texts[0]?.length}`);
+          assert.ok(told.includes("request_unread"), `${mode}, ${name}: ${told}`);
+        }
+        session.restore();
+      }
+    }
+    await server.close();
+  }
+});
+
 test("clients whose fetch is of another kind are judged, and read what was judged", async () => {
   for (const library of all) {
     const server = await provider(({ body }) => (body.model === "evil" ? { calls: [call("drop_table", {})] } : { text: "hi" }));

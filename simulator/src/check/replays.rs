@@ -205,11 +205,7 @@ async fn check_session(store: &MemoryStore, document: &Document) -> Result<usize
 
 /// Returns a finished Task as a source, by way of its bundle as a file.
 async fn source(store: &MemoryStore, id: &TaskId) -> Result<Source, String> {
-    let documents = store
-        .documents(vec![id.as_str().into()])
-        .await
-        .map_err(text)?;
-    let document = documents.into_iter().flatten().next();
+    let document = store.document(id.as_str()).await.map_err(text)?;
     let document = document.ok_or_else(|| format!("its source `{id}` is gone"))?;
     let State::Task(task) = &document.state else {
         return Err(format!("`{id}` is not a task"));
@@ -239,11 +235,7 @@ async fn source(store: &MemoryStore, id: &TaskId) -> Result<Source, String> {
 
 async fn receipt_of(store: &MemoryStore, task: &Task) -> Result<Receipt, String> {
     let id = task.receipt_id.as_ref().ok_or("it has no receipt")?;
-    let documents = store
-        .documents(vec![id.as_str().into()])
-        .await
-        .map_err(text)?;
-    let document = documents.into_iter().flatten().next();
+    let document = store.document(id.as_str()).await.map_err(text)?;
     match document.map(|document| document.state) {
         Some(State::Receipt(receipt)) => {
             Receipt::read(&blob(store, receipt.content).await?).map_err(text)

@@ -188,7 +188,7 @@ mod tests {
     fn the_local_key_goes_to_the_local_server_only() {
         let home = tempfile::tempdir().unwrap();
         std::fs::write(home.path().join(KEY_FILE), "rpk_local\n").unwrap();
-        // S16: nobody works there, and whoever listens at the usual port is not its server.
+        // Nobody works there, and whoever listens at the usual port is not its server.
         let error = Target::find(&connection(home.path(), None)).unwrap_err();
         assert!(error.to_string().contains("no server works in"), "{error}");
         // What a crash left leads to a port that may be another's by now.
@@ -220,10 +220,7 @@ mod tests {
         let mut given = connection(home.path(), None);
         given.key = Some("rpk_of_another_server".to_owned());
         let error = Target::find(&given).unwrap_err();
-        assert!(
-            error.to_string().contains("another machine"),
-            "S16: {error}"
-        );
+        assert!(error.to_string().contains("another machine"), "{error}");
         let error =
             Target::find(&connection(home.path(), Some("https://example.org"))).unwrap_err();
         assert!(error.to_string().contains("no key"), "{error}");

@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 
 use canon::{Digest, Integers, Map, Value};
-use domain::{BLOB_MEMBER, Event, EventName, Kind, Visibility};
+use domain::{Event, EventName, Kind, Visibility};
 use receipts::Head;
 use receipts::trust::follows;
 use sha2::{Digest as _, Sha256};
@@ -306,8 +306,7 @@ impl State {
     /// Notes the blobs that an event needs.
     fn name_blobs(&mut self, event: &Event) {
         let digest = |value: &Value| Digest::parse(value.get("sha256")?.as_str()?).ok();
-        let moved = event.payload.get(BLOB_MEMBER).and_then(Value::as_object);
-        let moved = moved.into_iter().flat_map(|moved| moved.values());
+        let moved = domain::moved(&event.payload).map(|moved| moved.digest);
         let parts = event.payload.get("parts").and_then(Value::as_array);
         let hidden = parts.into_iter().flatten().filter(|part| {
             // A public part may have members of these names too: they are the caller's.
@@ -317,7 +316,7 @@ impl State {
         });
         let named = event.kind().ok();
         let named = named.and_then(|kind| kind.named_blob().digest(event));
-        for digest in moved.chain(hidden).filter_map(digest).chain(named) {
+        for digest in moved.chain(hidden.filter_map(digest)).chain(named) {
             self.named.entry(digest).or_insert_with(|| event.id.clone());
         }
     }

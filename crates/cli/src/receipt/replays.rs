@@ -9,7 +9,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use canon::{Digest, Map, Value};
-use domain::{BLOB_MEMBER, Event, Kind, blob_reference};
+use domain::{BLOB_MEMBER, Event, Kind};
 use receipts::Receipt;
 use runs::replay::{self, Bundle, Given, Issuing, Log, Progress, Replayed, Source, Spec};
 use runs::workflow::{Registry, builtin};
@@ -183,11 +183,11 @@ impl Reader<'_> {
 
     /// Puts members that were moved into blobs back into a payload.
     fn whole(&self, mut payload: Map<String, Value>) -> Map<String, Value> {
-        let listed = payload.get(BLOB_MEMBER).and_then(Value::as_object);
-        let members: Vec<String> = listed.into_iter().flat_map(Map::keys).cloned().collect();
-        for member in members {
-            let bytes =
-                blob_reference(&payload, &member).and_then(|digest| self.blobs.read(digest));
+        let moved: Vec<_> = domain::moved(&payload)
+            .map(|moved| (moved.member.to_owned(), moved.digest))
+            .collect();
+        for (member, digest) in moved {
+            let bytes = self.blobs.read(digest);
             let value = bytes.and_then(|bytes| serde_json::from_slice(&bytes).ok());
             // What is missing is found by itself; here it stays a descriptor on both sides.
             if let Some(value) = value {

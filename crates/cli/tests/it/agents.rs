@@ -386,10 +386,10 @@ fn the_persona_of_the_help_runs_on_a_fresh_server() {
 /// U24 and U4: the program starts its tools through itself, and says in the receipt what they could reach.
 #[test]
 fn u24_a_tool_of_a_server_reads_none_of_its_keys_and_the_receipt_names_its_limits() {
-    if let Err(missing) = effects::confine::support() {
-        println!("skipped: {missing}");
+    let missing = effects::confine::support().err();
+    let Some(_running) = testing::group("sandbox", missing) else {
         return;
-    }
+    };
     let world = World::new();
     let config = "[[providers]]\nid = 'script'\nkind = 'scripted'\nfile = 'answers.yaml'\n\
         [[tools]]\nname = 'steal'\nfolder = 'work'\n\

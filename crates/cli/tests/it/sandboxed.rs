@@ -11,14 +11,9 @@ const PERSONA: &str = "name: runner\nversion: '1'\nentry_workflow: agent\ndescri
     receipt_policy: required\ntools: [run]\n";
 const SERVE: [&str; 4] = ["--listen", "127.0.0.1:0", "--config", "reprise.toml"];
 
-fn can_confine() -> bool {
-    match effects::confine::support() {
-        Ok(()) => true,
-        Err(missing) => {
-            println!("skipped: {missing}");
-            false
-        }
-    }
+/// Group `sandbox`: tests that need a kernel which can confine a process.
+fn can_confine() -> Option<testing::Running> {
+    testing::group("sandbox", effects::confine::support().err())
 }
 
 /// A server with one tool, which runs a script in the folder `work`.
@@ -82,9 +77,9 @@ fn all_end(processes: &[String]) {
 
 #[test]
 fn a_server_that_is_killed_leaves_no_tool_running() {
-    if !can_confine() {
+    let Some(_running) = can_confine() else {
         return;
-    }
+    };
     let world = World::new();
     let server = serve(&world, "", ESCAPE);
     submit(&world);
@@ -96,9 +91,9 @@ fn a_server_that_is_killed_leaves_no_tool_running() {
 
 #[test]
 fn a_canceled_task_leaves_no_tool_running() {
-    if !can_confine() {
+    let Some(_running) = can_confine() else {
         return;
-    }
+    };
     let world = World::new();
     let _server = serve(&world, "", ESCAPE);
     let task = submit(&world);
@@ -110,14 +105,14 @@ fn a_canceled_task_leaves_no_tool_running() {
 /// U24: the attack of `steal.py`, on a server with its real keys and database.
 #[test]
 fn u24_a_tool_reads_no_file_of_a_running_server_in_any_way_that_was_thought_of() {
-    if !can_confine() {
+    let Some(_running) = can_confine() else {
         return;
-    }
+    };
     let python = Path::new("/usr/bin/python3");
-    if !python.exists() {
-        println!("skipped: there is no {}", python.display());
+    let missing = (!python.exists()).then(|| format!("`{}` is not there", python.display()));
+    let Some(_installed) = testing::group("sandboxed-programs", missing) else {
         return;
-    }
+    };
     let attack = include_str!("steal.py");
     let mut found = Vec::new();
     for more in ["", "sandbox = 'off'"] {

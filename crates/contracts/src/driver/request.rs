@@ -55,7 +55,11 @@ impl Driver {
         self.expire(now);
         let offered = self.offered.take();
         let created = self.created.ids();
-        Ok(WireRequest::read_after(wire, body, created, offered))
+        let request = WireRequest::read_after(wire, body, created, offered);
+        if !request.is_read() && !self.rules.enforces() {
+            self.tell("request_unread", now, &[]);
+        }
+        Ok(request)
     }
 
     /// Takes a request as under way. Returns its number.

@@ -23,7 +23,7 @@ impl WireRequest {
     /// Returns the bytes to send. Without anything to change they are the caller's own.
     pub fn planned(&self, plan: Plan<'_>) -> Vec<u8> {
         let Some(doc) = &self.doc else {
-            return Vec::new();
+            return self.unread.clone();
         };
         let mut edits = Edits::default();
         let removed = |offer: &Offer| {

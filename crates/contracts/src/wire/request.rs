@@ -20,6 +20,8 @@ pub struct WireRequest {
     pub(super) wire: Wire,
     /// None: the bytes are not JSON within limits.
     pub(super) doc: Option<Doc>,
+    /// What could not be read: where nothing is blocked it goes out as it is.
+    pub(super) unread: Vec<u8>,
     pub(super) offers: Vec<Offer>,
     request: Request,
     outputs: Vec<SeenOutput>,
@@ -64,7 +66,7 @@ impl WireRequest {
         let doc =
             text.and_then(|text| Doc::read_knowing(text, Limits::MESSAGE, "tools", list).ok());
         let Some(doc) = doc.filter(|doc| doc.root().is_object()) else {
-            return Self::unreadable(wire);
+            return Self::unreadable(wire, body);
         };
         let root = doc.root();
         let mut unsupported = Vec::new();
@@ -123,6 +125,7 @@ impl WireRequest {
             is_known,
             request,
             doc: Some(doc),
+            unread: Vec::new(),
         }
     }
 
@@ -141,10 +144,16 @@ impl WireRequest {
         })
     }
 
-    fn unreadable(wire: Wire) -> Self {
+    /// Says whether the request could be read at all.
+    pub fn is_read(&self) -> bool {
+        self.doc.is_some()
+    }
+
+    fn unreadable(wire: Wire, body: &[u8]) -> Self {
         Self {
             wire,
             doc: None,
+            unread: body.to_vec(),
             offers: Vec::new(),
             request: Request {
                 provider: wire.provider().to_owned(),

@@ -53,6 +53,7 @@ impl Stream {
         let mut event_start = 0;
         let mut is_open = false;
         while let Some((line, end)) = next_line(text, at) {
+            refuse_mark(line)?;
             let place = at..end;
             at = end;
             if !line.is_empty() {
@@ -69,6 +70,7 @@ impl Stream {
             events.push(Event::read(text, whole, std::mem::take(&mut lines))?);
         }
         if at != text.len() {
+            refuse_mark(text.get(at..).unwrap_or_default())?;
             lines.push((at..text.len(), Line::Other));
         }
         if !lines.is_empty() {
@@ -221,6 +223,17 @@ impl Event {
     }
 }
 
+/// Refuses a line that begins with a byte order mark. Clients decode line by line and drop it there; by the standard it belongs to
+/// the name of a field that nobody knows, or makes a blank line one that is not.
+fn refuse_mark(line: &str) -> Result<(), ReplyError> {
+    if line.starts_with('\u{feff}') {
+        return Err(ReplyError::unreadable(
+            "a line that begins with a byte order mark",
+        ));
+    }
+    Ok(())
+}
+
 /// Returns the field of a line; nothing for a comment.
 fn field(line: &str) -> Option<(&str, &str)> {
     match line.split_once(':') {
@@ -271,6 +284,29 @@ mod tests {
         });
         let expected = "data: 1\n\nevent: a\r\ndata: {\r\ndata: }\r\n\r\ndata:[DONE]\r\r";
         assert_eq!(changed, expected);
+    }
+
+    #[test]
+    fn a_line_with_a_byte_order_mark_is_not_read() {
+        for text in [
+            "data: {}\n\n\u{feff}data: {}\n\n",
+            "data: {}\n\u{feff}event: a\n\n",
+            "data: {}\r\u{feff}\r",
+            "data: {}\n\n\u{feff}",
+            "data: {}\n\n\u{feff}data: {}",
+            "\u{feff}\u{feff}data: {}\n\n",
+            // Inside of data no client drops it, and it is not JSON.
+            "data: \u{feff}{}\n\n",
+        ] {
+            let read = Stream::read(text);
+            assert!(
+                matches!(read, Err(ReplyError::Unreadable { .. })),
+                "{text:?}"
+            );
+        }
+        assert!(Doc::read_reply("\u{feff}{}").is_err());
+        let inside = "data: {\"a\":\"\u{feff}\"}\n\n";
+        assert!(Stream::read(inside).is_ok());
     }
 
     #[test]

@@ -1,5 +1,6 @@
-//! Every status of a Task against everything that can be ordered of it, as one table: a changed transition shows up
-//! as a changed line.
+//! Every status of a Task against what a worker does with it and what clients ask of it (cancel, interrupt, answer), as one
+//! table: a changed transition shows up as a changed line. Submits, replays, imports and governed sessions have tests of
+//! their own.
 
 use canon::{Map, sha256};
 use domain::{

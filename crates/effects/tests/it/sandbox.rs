@@ -13,15 +13,9 @@ use crate::fixture::{config, confinement, perform, python};
 /// What a tool must never see.
 const CANARY: &str = "planted-canary";
 
-/// Returns whether this kernel can confine anything, and says so if it cannot: nothing is shown then.
-pub(crate) fn can_confine() -> bool {
-    match effects::confine::support() {
-        Ok(()) => true,
-        Err(missing) => {
-            println!("skipped: {missing}");
-            false
-        }
-    }
+/// Group `sandbox`: tests that need a kernel which can confine a process.
+pub(crate) fn can_confine() -> Option<testing::Running> {
+    testing::group("sandbox", effects::confine::support().err())
 }
 
 /// A data directory with a tool's folder beside it.
@@ -83,9 +77,9 @@ fn said(performed: &Performed) -> String {
 /// U24.
 #[tokio::test]
 async fn u24_a_tool_reaches_the_keys_of_the_server_by_no_path() {
-    if !can_confine() {
+    let Some(_running) = can_confine() else {
         return;
-    }
+    };
     let place = Place::new();
     // Whoever started the server left a file open for everybody.
     let inherited = fs::File::open(place.data.join("signing-keys.json")).unwrap();
@@ -138,9 +132,9 @@ async fn u24_a_tool_reaches_the_keys_of_the_server_by_no_path() {
 /// U24.
 #[tokio::test]
 async fn u24_a_tool_changes_nothing_outside_its_folders() {
-    if !can_confine() {
+    let Some(_running) = can_confine() else {
         return;
-    }
+    };
     let place = Place::new();
     let (read, write) = (
         place.root.path().join("read"),
@@ -226,9 +220,9 @@ for name, number in [('io_uring', 425), ('x32_socket', 0x40000000 + 41)]:
 /// U24.
 #[tokio::test]
 async fn u24_a_tool_without_the_network_gets_no_socket_of_any_family() {
-    if !can_confine() {
+    let Some(_running) = can_confine() else {
         return;
-    }
+    };
     let place = Place::new();
     fs::write(place.folder.join("sockets.py"), SOCKETS).unwrap();
     let got = async |more: &str| {
@@ -272,9 +266,9 @@ const LIMITS: &str = "import os, resource\n\
 
 #[tokio::test]
 async fn u24_a_tool_sets_no_limits_of_other_processes() {
-    if !can_confine() {
+    let Some(_running) = can_confine() else {
         return;
-    }
+    };
     let place = Place::new();
     fs::write(place.folder.join("limits.py"), LIMITS).unwrap();
     let confined = said(&run(&place.outside(""), "python3 limits.py").await);
@@ -295,9 +289,9 @@ async fn got_free(place: &Place) -> String {
 /// U24.
 #[test]
 fn u24_a_tool_that_would_reach_the_data_directory_is_refused_at_start() {
-    if !can_confine() {
+    let Some(_running) = can_confine() else {
         return;
-    }
+    };
     let place = Place::new();
     let data = place.data.display().to_string();
     let root = place.root.path().display().to_string();
@@ -326,9 +320,9 @@ fn u24_a_tool_that_would_reach_the_data_directory_is_refused_at_start() {
 /// A folder that is moved behind a running server is looked at again before each call.
 #[tokio::test]
 async fn a_folder_that_became_a_link_to_the_data_directory_is_refused() {
-    if !can_confine() {
+    let Some(_running) = can_confine() else {
         return;
-    }
+    };
     let place = Place::new();
     let outside = place.outside("");
     assert!(run(&outside, "true").await.ok);
@@ -343,9 +337,9 @@ async fn a_folder_that_became_a_link_to_the_data_directory_is_refused() {
 /// U4: what is said of the limits is what they are.
 #[tokio::test]
 async fn u4_the_limits_are_told_with_the_result() {
-    if !can_confine() {
+    let Some(_running) = can_confine() else {
         return;
-    }
+    };
     let place = Place::new();
     let limits = |performed: Performed| performed.observed.unwrap().sandbox.unwrap();
     let told = limits(run(&place.outside("network = true\nread = [\"/opt\"]"), "true").await);
@@ -362,9 +356,9 @@ async fn u4_the_limits_are_told_with_the_result() {
 
 #[tokio::test]
 async fn a_program_that_cannot_start_says_so_and_cannot_be_imitated() {
-    if !can_confine() {
+    let Some(_running) = can_confine() else {
         return;
-    }
+    };
     let place = Place::new();
     let performed = run(&place.outside(""), "echo no such file >&2; exit 125").await;
     assert!(performed.ok, "{performed:?}");
@@ -383,9 +377,9 @@ async fn a_program_that_cannot_start_says_so_and_cannot_be_imitated() {
 /// A program outside the system folders runs without its folder being named: its own file is enough.
 #[tokio::test]
 async fn a_program_can_read_its_own_file() {
-    if !can_confine() {
+    let Some(_running) = can_confine() else {
         return;
-    }
+    };
     let place = Place::new();
     let program = place.root.path().join("program");
     fs::write(&program, "#!/bin/sh\ncat \"$0\" | head -1; pwd\n").unwrap();
@@ -406,9 +400,9 @@ async fn a_program_can_read_its_own_file() {
 /// U24: servers are confined as commands are.
 #[tokio::test]
 async fn u24_an_mcp_server_that_is_a_process_is_confined() {
-    if !can_confine() {
+    let Some(_running) = can_confine() else {
         return;
-    }
+    };
     let place = Place::new();
     let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/mcp/faulty.py");
     let secret = place.data.join("signing-keys.json");

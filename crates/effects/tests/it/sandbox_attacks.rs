@@ -101,9 +101,9 @@ for name, number, arguments in [
 /// Landlock does not know modes; the view of the file system does.
 #[tokio::test]
 async fn u24_a_tool_changes_modes_owners_and_times_in_its_folders_only() {
-    if !can_confine() {
+    let Some(_running) = can_confine() else {
         return;
-    }
+    };
     let place = Place::new();
     let confined = place.outside("");
     let told = run(&confined, "true")
@@ -112,10 +112,11 @@ async fn u24_a_tool_changes_modes_owners_and_times_in_its_folders_only() {
         .unwrap()
         .sandbox
         .unwrap();
-    if told["modes_protected"] != true {
-        println!("skipped: no user namespaces here, and the record says so");
+    // The record says it where there are none.
+    let missing = (told["modes_protected"] != true).then_some("there are no user namespaces");
+    let Some(_protected) = testing::group("namespaces", missing) else {
         return;
-    }
+    };
     assert!(confined.warnings().is_empty(), "{:?}", confined.warnings());
     let script = place.folder.join("calls.py");
     fs::write(&script, CALLS).unwrap();
@@ -185,9 +186,9 @@ async fn all_gone(place: &Place) {
 
 #[tokio::test]
 async fn nothing_that_a_tool_started_outlives_its_call() {
-    if !can_confine() {
+    let Some(_running) = can_confine() else {
         return;
-    }
+    };
     let place = Place::new();
     let performed = run(&place.outside(""), &format!("{ESCAPE} exit 3")).await;
     assert_eq!(performed.value["exit_code"], 3, "{performed:?}");
@@ -196,9 +197,9 @@ async fn nothing_that_a_tool_started_outlives_its_call() {
 
 #[tokio::test]
 async fn nothing_that_a_tool_started_outlives_a_timeout() {
-    if !can_confine() {
+    let Some(_running) = can_confine() else {
         return;
-    }
+    };
     let place = Place::new();
     let performed = run(
         &place.outside("timeout_ms = 2000"),
@@ -211,9 +212,9 @@ async fn nothing_that_a_tool_started_outlives_a_timeout() {
 
 #[tokio::test]
 async fn nothing_that_a_tool_started_outlives_an_interrupt() {
-    if !can_confine() {
+    let Some(_running) = can_confine() else {
         return;
-    }
+    };
     let place = Place::new();
     let outside = place.outside("");
     let running = tokio::spawn(async move { run(&outside, &format!("{ESCAPE} sleep 600")).await });
@@ -226,9 +227,9 @@ async fn nothing_that_a_tool_started_outlives_an_interrupt() {
 /// A chain of processes, each in a session of its own, each gone when the next is there.
 #[tokio::test]
 async fn a_process_that_is_never_there_for_long_is_ended_too() {
-    if !can_confine() {
+    let Some(_running) = can_confine() else {
         return;
-    }
+    };
     let place = Place::new();
     let hop = "import os, time\nend = time.time() + 60\n\
         while time.time() < end:\n\
@@ -248,9 +249,9 @@ async fn a_process_that_is_never_there_for_long_is_ended_too() {
 
 #[tokio::test]
 async fn a_tool_cannot_end_its_keeper_and_is_told_as_it_ended() {
-    if !can_confine() {
+    let Some(_running) = can_confine() else {
         return;
-    }
+    };
     let place = Place::new();
     let confined = place.outside("");
     let level = run(&confined, "true")
@@ -328,9 +329,9 @@ known('setns', 308, -1, 0)
 
 #[tokio::test]
 async fn u24_a_tool_looks_into_no_other_process_and_makes_no_device() {
-    if !can_confine() {
+    let Some(_running) = can_confine() else {
         return;
-    }
+    };
     let place = Place::new();
     fs::write(place.folder.join("peek.py"), PEEK).unwrap();
     let script = format!("{} peek.py {}", python(), std::process::id());
@@ -373,9 +374,9 @@ async fn u24_a_tool_looks_into_no_other_process_and_makes_no_device() {
 /// Programs that people give to agents.
 #[tokio::test]
 async fn git_python_node_and_tar_work_in_a_sandbox() {
-    if !can_confine() {
+    let Some(_running) = can_confine() else {
         return;
-    }
+    };
     let place = Place::new();
     let home = place.folder.join("home");
     fs::create_dir(&home).unwrap();
@@ -401,10 +402,10 @@ async fn git_python_node_and_tar_work_in_a_sandbox() {
         let there = std::process::Command::new(program)
             .arg("--version")
             .output();
-        if there.is_err() {
-            println!("skipped: there is no {program}");
+        let missing = there.err().map(|error| format!("`{program}`: {error}"));
+        let Some(_installed) = testing::group("sandboxed-programs", missing) else {
             continue;
-        }
+        };
         let performed = run(&confined, script).await;
         assert_eq!(performed.value["exit_code"], 0, "{performed:?}");
         let user = rustix::process::geteuid().as_raw();

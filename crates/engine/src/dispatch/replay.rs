@@ -268,12 +268,8 @@ impl Engine {
 
     async fn is_taken(&self, source: &TaskId, ordinal: u64) -> Result<bool, Refused> {
         let id = replay_id(source, ordinal)?;
-        let found = self
-            .shared
-            .store
-            .documents(vec![id.as_str().into()])
-            .await?;
-        Ok(found.into_iter().flatten().next().is_some())
+        let found = self.shared.store.document(id.as_str()).await?;
+        Ok(found.is_some())
     }
 
     /// Returns the structured input and the persona that a Task was given.

@@ -1,7 +1,7 @@
 //! The store in memory: the first implementation, stricter than production.
 //!
 //! One lock around plain maps. Everything is checked on every commit (positions ascend from the reserved one,
-//! versions fit, links point at documents), so that a test on it finds what a database would let pass.
+//! versions count up, links point at events before), so that a test on it finds what a database would let pass.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -517,6 +517,13 @@ impl Inner {
                 event.position.0, position,
                 "events ascend from the reserved position"
             );
+            assert!(
+                event
+                    .links
+                    .keys()
+                    .all(|key| key == event.position || self.events.contains_key(&key)),
+                "links point at what an event created before"
+            );
             self.events.insert(event.position, event.clone());
         }
         assert_eq!(
@@ -531,7 +538,12 @@ impl Inner {
                 "a document's tip is an event"
             );
             let document = Arc::unwrap_or_clone(document);
-            self.documents.insert(document.id.clone(), document);
+            let (id, version) = (document.id.clone(), document.version);
+            let before = self.documents.insert(id, document);
+            assert!(
+                before.is_none_or(|before| before.version < version),
+                "a document's version counts up"
+            );
         }
         for blob in commit.blobs.into_iter().chain(turn.blobs) {
             self.blobs.insert(blob.digest, blob.bytes);

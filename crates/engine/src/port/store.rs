@@ -66,6 +66,12 @@ pub trait Store:
         ids: Vec<Box<str>>,
     ) -> BoxFuture<'_, Result<Vec<Option<Document>>, StoreFault>>;
 
+    /// Reads one document by id.
+    fn document(&self, id: &str) -> BoxFuture<'_, Result<Option<Document>, StoreFault>> {
+        let found = self.documents(vec![id.into()]);
+        Box::pin(async move { Ok(found.await?.into_iter().flatten().next()) })
+    }
+
     /// Lists documents of a kind, ordered by creation.
     fn list(&self, query: ListQuery) -> BoxFuture<'_, Result<Vec<Document>, StoreFault>>;
 
@@ -259,7 +265,7 @@ pub struct ClaimScope(pub Digest);
 /// An idempotency key in use.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Claim {
-    /// Whose and for what.
+    /// Who sent the key, and with which request.
     pub scope: ClaimScope,
     /// Keyed digest of the canonical body.
     pub body: Digest,

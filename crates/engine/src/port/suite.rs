@@ -88,7 +88,7 @@ macro_rules! store_suite {
             a_holder_that_leaves_gives_everything_back
             leases_and_a_clock_that_jumps
             each_lease_is_claimed_once
-            concurrent_commits_leave_no_hole
+            concurrent_commits_are_each_there_once
             blobs_of_every_size_read_back
             api_keys_are_added_replaced_and_listed
             reopening_shows_the_same

@@ -49,7 +49,7 @@ pub trait Spawn: Send + Sync + fmt::Debug + 'static {
 pub struct Deltas(Option<Arc<dyn Fn(String) + Send + Sync>>);
 
 impl Deltas {
-    /// Nobody looks.
+    /// Pieces go nowhere: nobody follows the answer as it comes.
     pub const fn none() -> Self {
         Self(None)
     }

@@ -12,7 +12,8 @@ use super::Item;
 use super::close::Closing;
 use super::plan::{At, Written};
 use crate::engine::{Engine, Shared};
-use crate::port::{ClaimScope, ReadEvents, Scope};
+use crate::port::ClaimScope;
+use crate::read::next_page;
 use crate::receipt::TaskFold;
 use crate::refused::Refused;
 
@@ -425,22 +426,15 @@ pub(super) async fn load_folds(
 
 /// Adds what the log holds after a fold.
 async fn catch_up(shared: &Shared, key: Position, fold: &mut TaskFold) -> Result<(), Refused> {
-    loop {
-        let query = ReadEvents {
-            scope: Scope::Task(key),
-            after: fold.through(),
-            limit: 512,
-        };
-        let page = shared.store.events(query).await?;
-        if page.is_empty() {
-            return Ok(());
-        }
+    let mut after = fold.through();
+    while let Some(page) = next_page(&*shared.store, key, &mut after).await? {
         for stored in &page {
             fold.read(stored).map_err(|error| Refused::Internal {
                 detail: format!("the event at {}: {error}", stored.position.0),
             })?;
         }
     }
+    Ok(())
 }
 
 fn task_of(document: &Document) -> Option<&Task> {

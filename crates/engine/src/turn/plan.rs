@@ -8,7 +8,7 @@ use std::sync::{Arc, OnceLock};
 use canon::Digest;
 use domain::{
     Blob, Command, Decision, Document, Documents, Draft, Ends, Event, EventName, ImpossibleEvent,
-    Kind, Order, Position, ResourceRef, Scratch, Sealed, State, Timestamp, decide, seal,
+    Kind, Move, Order, Position, ResourceRef, Scratch, Sealed, State, Timestamp, decide, seal,
 };
 use receipts::Receipt;
 
@@ -175,6 +175,15 @@ struct Plan {
     rooms: Vec<Reserved>,
 }
 
+/// True for work on a Task. Finding one after a crash and letting it wait again is not: whoever starts first does that.
+fn needs_lease(order: &Order) -> bool {
+    let Order::AdvanceTask(order) = order else {
+        return false;
+    };
+    let is_recovery = |step: &Move| matches!(step, Move::Recover | Move::WaitAgain);
+    !order.moves.iter().all(is_recovery)
+}
+
 /// The documents that decisions have looked at: those they rest on.
 #[derive(Debug, Default)]
 struct Looked(RefCell<BTreeSet<Box<str>>>);
@@ -330,6 +339,11 @@ impl Plan {
                 answer: *answer,
                 changed: false,
             };
+        }
+        if item.lease == Lease::None && needs_lease(&item.command.order) {
+            return Outcome::Refused(Refused::Internal {
+                detail: "a task is advanced only by whoever holds its lease".to_owned(),
+            });
         }
         let ends = match ends {
             Ok(ends) => ends,
@@ -600,4 +614,28 @@ fn expected(base: &Scratch, changed: &Scratch, looked: &BTreeSet<Box<str>>) -> V
         version: 0,
     }))
     .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use domain::{AdvanceTask, TaskId};
+
+    use super::*;
+
+    #[test]
+    fn only_recovery_advances_a_task_without_its_lease() {
+        let advance = |moves| {
+            needs_lease(&Order::AdvanceTask(AdvanceTask {
+                id: TaskId::from_body("1"),
+                workflow: None,
+                moves,
+            }))
+        };
+        assert!(!advance(vec![Move::Recover, Move::WaitAgain]));
+        let start = Move::Start {
+            workflow_digest: canon::sha256(b"workflow"),
+        };
+        assert!(advance(vec![start.clone()]));
+        assert!(advance(vec![Move::Recover, start]));
+    }
 }

@@ -14,6 +14,7 @@ use domain::{
 use serde_json::json;
 
 use super::run::Run;
+use crate::read::next_page;
 use crate::record::{Include, unreadable};
 use crate::refused::Refused;
 use earlier::Earlier;
@@ -305,18 +306,11 @@ impl crate::Engine {
         &self,
         id: &ReceiptId,
     ) -> Result<Result<receipts::Receipt, &'static str>, Refused> {
-        let documents = self
-            .shared
-            .store
-            .documents(vec![id.as_str().into()])
-            .await?;
-        let content = documents
-            .into_iter()
-            .flatten()
-            .find_map(|document| match document.state {
-                domain::State::Receipt(receipt) => Some(receipt.content),
-                _ => None,
-            });
+        let document = self.shared.store.document(id.as_str()).await?;
+        let content = document.and_then(|document| match document.state {
+            domain::State::Receipt(receipt) => Some(receipt.content),
+            _ => None,
+        });
         let Some(content) = content else {
             return Ok(Err("missing"));
         };
@@ -333,18 +327,9 @@ impl crate::Engine {
     pub(crate) async fn task_log(&self, key: domain::Position) -> Result<Vec<Arc<[u8]>>, Refused> {
         let mut events = Vec::new();
         let mut after = domain::Position::START;
-        loop {
-            let query = crate::port::ReadEvents {
-                scope: crate::port::Scope::Task(key),
-                after,
-                limit: 512,
-            };
-            let page = self.shared.store.events(query).await?;
-            let Some(last) = page.last() else {
-                return Ok(events);
-            };
-            after = last.position;
+        while let Some(page) = next_page(&*self.shared.store, key, &mut after).await? {
             events.extend(page.into_iter().map(|event| event.bytes));
         }
+        Ok(events)
     }
 }

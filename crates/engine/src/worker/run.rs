@@ -16,7 +16,8 @@ use tokio::sync::watch;
 
 use super::Signal;
 use crate::engine::Engine;
-use crate::port::{Fence, ReadEvents, Scope, StoredEvent};
+use crate::port::{Fence, StoredEvent};
+use crate::read::next_page;
 use crate::receipt::TaskFold;
 use crate::refused::Refused;
 use crate::turn::{Lease, NotDone};
@@ -222,16 +223,10 @@ impl<'a> Run<'a> {
         &self,
         after: &mut Position,
     ) -> Result<Option<Vec<(StoredEvent, Event)>>, Refused> {
-        let query = ReadEvents {
-            scope: Scope::Task(self.key),
-            after: *after,
-            limit: 512,
-        };
-        let page = self.engine.shared.store.events(query).await?;
-        let Some(last) = page.last() else {
+        let store = &*self.engine.shared.store;
+        let Some(page) = next_page(store, self.key, after).await? else {
             return Ok(None);
         };
-        *after = last.position;
         page.into_iter()
             .map(|stored| Event::parse(&stored.bytes).map(|event| (stored, event)))
             .collect::<Result<_, _>>()

@@ -5,9 +5,12 @@ use std::sync::atomic::{AtomicI64, Ordering};
 use std::time::Duration;
 
 use canon::{Digest, Map, Value};
-use domain::{Blob, Document, ResourceKind, SessionId, State, Status, TaskId, Timestamp};
-use engine::port::{BlobStore, BoxFuture, Clock, MemoryStore, Store, TreeStore};
-use engine::{Answer, Caller, Engine, ListRequest, Offline, Parts, Request, VerifyRequest};
+use domain::{Blob, Document, Refusal, ResourceKind, SessionId, State, Status, TaskId, Timestamp};
+use engine::port::{ApiKey, BlobStore, BoxFuture, Clock, MemoryStore, Store, TreeStore};
+use engine::{
+    Answer, Caller, Engine, Idempotency, ListRequest, Offline, Parts, Refused, Request,
+    VerifyRequest,
+};
 use receipts::Receipt;
 use receipts::merkle;
 use runs::workflow::{EffectAnswer, Machine, Registry, Start, Step, Workflow, builtin};
@@ -57,6 +60,95 @@ async fn verdict(engine: &Engine, id: &str) -> (bool, Option<String>, Value) {
     let payload = verify(engine, id).await.event.unwrap().payload.clone();
     let reason = payload["reason"].as_str().map(str::to_owned);
     (payload["valid"] == true, reason, payload["value"].clone())
+}
+
+fn bound_to(scopes: &[&str], workspaces: Option<Vec<String>>) -> Caller {
+    Caller::from_key(&ApiKey {
+        id: "key_1".to_owned(),
+        digest: canon::sha256(b"key"),
+        actor: "ann".to_owned(),
+        workspaces,
+        scopes: scopes.iter().map(ToString::to_string).collect(),
+        created_at: Timestamp::from_micros(0),
+        revoked_at: None,
+        expires_at: None,
+    })
+}
+
+/// U10: the first answer comes from the log; the receipt is not examined again for it.
+#[tokio::test]
+async fn a_repeated_verification_gets_its_first_answer_and_only_writers_record_one() {
+    let store = store();
+    let engine = engine_on(store.clone()).await;
+    let (session, task, _) = submit(&engine, "agent").await;
+    reach(&engine, &task, Status::Completed).await;
+    let (id, _) = receipts_of(&engine, &session).await.remove(0);
+    let request = VerifyRequest::default();
+    let idempotency = Idempotency {
+        key: "once".to_owned(),
+        method: "POST".to_owned(),
+        target: "/verify".to_owned(),
+        body: Value::Object(Map::new()),
+    };
+    let keyed = async || {
+        let before = store.reads();
+        let answer = engine
+            .verify_receipt(&Caller::system(), &id, &request, Some(idempotency.clone()))
+            .await
+            .unwrap();
+        (answer, store.reads() - before)
+    };
+    let (first, examined) = keyed().await;
+    store.forget_blobs();
+    let head = store.head();
+    let (again, repeated) = keyed().await;
+    assert_eq!(again.event, first.event);
+    assert!(!again.changed && store.head() == head);
+    assert!(repeated < examined, "{repeated} reads after {examined}");
+
+    let reader = bound_to(&["*:read"], None);
+    let refused = engine.verify_receipt(&reader, &id, &request, None).await;
+    let scope = "receipts:write";
+    assert!(
+        matches!(refused, Err(Refused::PermissionDenied { scope: asked }) if asked == scope),
+        "{refused:?}"
+    );
+    assert!(engine.judge_receipt(&reader, &id, &request).await.is_ok());
+    assert_eq!(store.head(), head);
+}
+
+#[tokio::test]
+async fn a_head_is_cosigned_by_callers_that_may_write_receipts_and_are_bound_to_no_workspace() {
+    let store = store();
+    let engine = engine_on(store.clone()).await;
+    let (session, task, _) = submit(&engine, "agent").await;
+    reach(&engine, &task, Status::Completed).await;
+    let (id, _) = receipts_of(&engine, &session).await.remove(0);
+    let proof = engine.receipt_proof(&Caller::system(), &id).await.unwrap();
+    let batch = &*proof.batch.id;
+    let line = "no signature";
+    let reader = bound_to(&["*:read"], None);
+    let refused = engine.cosign(&reader, batch, line).await;
+    assert!(
+        matches!(refused, Err(Refused::PermissionDenied { .. })),
+        "{refused:?}"
+    );
+    let bound = bound_to(&["*"], Some(vec!["ws_local".to_owned()]));
+    let refused = engine.cosign(&bound, batch, line).await;
+    let hidden = Refused::Domain(Refusal::NotFound {
+        object: ResourceKind::Batch.object(),
+        param: None,
+    });
+    assert_eq!(refused.unwrap_err().to_string(), hidden.to_string());
+    let free = bound_to(&["*"], None);
+    let refused = engine.cosign(&free, batch, line).await;
+    assert!(
+        matches!(
+            refused,
+            Err(Refused::Domain(Refusal::Invalid { param: "line", .. }))
+        ),
+        "{refused:?}"
+    );
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]

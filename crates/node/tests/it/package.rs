@@ -153,6 +153,7 @@ files! {
     rules_come_from_the_server = "plan.test.mjs"
     exported_sessions_run_again = "bundle.test.mjs"
     stored_and_recorded_sessions_go_on = "stored.test.mjs"
+    tools_run_only_in_an_open_session = "executor.test.mjs"
     sessions_share_a_workflow = "workflow.test.mjs"
     programs_run_as_printed = "samples.test.mjs"
 }

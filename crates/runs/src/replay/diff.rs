@@ -274,7 +274,7 @@ pub fn answer(source: &Source) -> Option<String> {
     let messages = outcome.as_ref().and_then(|outcome| outcome.get("messages"));
     if let Some(Value::Array(messages)) = messages {
         let message = messages.first().and_then(Value::as_object);
-        return message.map(align::message_text);
+        return message.map(crate::message_text);
     }
     let message = last(|source, index| {
         source.kind(index) == Some(Kind::AgentMessage)
@@ -282,7 +282,7 @@ pub fn answer(source: &Source) -> Option<String> {
                 .event(index)
                 .is_some_and(|event| event.actor.as_deref() == Some("agent"))
     });
-    message.as_ref().map(align::message_text)
+    message.as_ref().map(crate::message_text)
 }
 
 /// True for an event of the Task's own life, which repeats none of a source.

@@ -5,7 +5,7 @@ use domain::{Ask, Kind};
 use serde::Serialize;
 use serde_json::json;
 
-use super::source::Source;
+use super::source::{LIFECYCLE_KEYS, Source};
 
 /// Something that a replay can be told to answer differently.
 #[derive(Debug, Clone, PartialEq, Serialize)]
@@ -53,7 +53,7 @@ pub fn keys(source: &Source) -> Vec<Key> {
             keys.push((place, key));
         }
     };
-    for label in ["time:created_at", "time:started_at", "time:completed_at"] {
+    for label in LIFECYCLE_KEYS {
         if let Some(place) = source.lifecycle_event(label) {
             let time = source.event(place).map(|event| json!(event.created_at));
             add(place, label.to_owned(), true, time);

@@ -7,7 +7,7 @@ use canon::{Digest, Map, Value};
 use domain::{Event, Kind};
 use serde_json::json;
 
-use super::run::members;
+use crate::members;
 use crate::workflow::Performed;
 use crate::workflow::{EffectAnswer, Wanted};
 

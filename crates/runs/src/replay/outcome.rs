@@ -7,6 +7,7 @@ use serde_json::json;
 
 use super::failure::Failure;
 use super::source::{Source, names_in};
+use crate::members;
 
 /// One event of a replay, in the order of emission.
 #[derive(Debug, Clone, PartialEq)]
@@ -247,11 +248,4 @@ pub fn broken(source: &TaskId, failure: &Failure, cursor: Option<&str>) -> Map<S
         "message": failure.message(),
         "details": failure.details(cursor),
     }))
-}
-
-fn members(value: Value) -> Map<String, Value> {
-    match value {
-        Value::Object(payload) => payload,
-        _ => Map::new(),
-    }
 }

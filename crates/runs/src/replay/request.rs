@@ -7,7 +7,7 @@ use domain::{BLOB_MEMBER, INLINE_BYTES_MAX, Visibility, pruned_digest};
 use serde::{Deserialize, Serialize};
 use serde_json::json;
 
-use super::source::Source;
+use super::source::{LIFECYCLE_KEYS, Source};
 
 /// How a replay treats its record.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
@@ -797,7 +797,7 @@ fn check_payload(read: &Override, param: &str) -> Result<(), RequestError> {
 
 /// A time that becomes a member of the receipt must be one.
 fn check_time(key: &str, read: &Override, param: &str) -> Result<(), RequestError> {
-    if !["time:created_at", "time:started_at", "time:completed_at"].contains(&key) {
+    if !LIFECYCLE_KEYS.contains(&key) {
         return Ok(());
     }
     match read.inline() {

@@ -15,7 +15,7 @@ mod tell;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::fmt;
 
-use canon::{Map, Value};
+use canon::Value;
 use domain::{Kind, Status};
 use serde_json::json;
 
@@ -312,24 +312,6 @@ impl<'a> Runner<'a> {
             unused,
             result_equal,
             ..self.replayed
-        }
-    }
-}
-
-fn message_text(payload: &Map<String, Value>) -> String {
-    let parts = payload
-        .get("parts")
-        .and_then(Value::as_array)
-        .map(Vec::as_slice)
-        .unwrap_or_default();
-    domain::public_text(parts)
-}
-
-pub(super) fn members(value: Value) -> Map<String, Value> {
-    match value {
-        Value::Object(map) => map,
-        Value::Null | Value::Bool(_) | Value::Number(_) | Value::String(_) | Value::Array(_) => {
-            Map::new()
         }
     }
 }

@@ -56,7 +56,8 @@ pub struct Source {
 }
 
 /// The times that the server itself reads around a workflow.
-const LIFECYCLE_KEYS: [&str; 3] = ["time:created_at", "time:started_at", "time:completed_at"];
+pub(super) const LIFECYCLE_KEYS: [&str; 3] =
+    ["time:created_at", "time:started_at", "time:completed_at"];
 
 /// Returns the digests of everything a log keeps beside itself.
 ///
@@ -85,15 +86,9 @@ pub(super) fn named_by(event: &Event, kind: Option<Kind>) -> Vec<(String, Digest
 
 /// Returns what a payload would keep in blobs if its event were the log's own.
 pub(super) fn names_in(payload: &Map<String, Value>, kind: Option<Kind>) -> Vec<(String, Digest)> {
-    let digest = |value: &Value| value.as_str().and_then(|text| Digest::parse(text).ok());
-    let mut named = Vec::new();
-    if let Some(Value::Object(listed)) = payload.get(BLOB_MEMBER) {
-        for (member, descriptor) in listed {
-            if let Some(digest) = descriptor.get("sha256").and_then(digest) {
-                named.push((member.clone(), digest));
-            }
-        }
-    }
+    let mut named: Vec<_> = domain::moved(payload)
+        .map(|moved| (moved.member.to_owned(), moved.digest))
+        .collect();
     let named_blob = kind.map_or(NamedBlob::None, Kind::named_blob);
     match named_blob {
         NamedBlob::State | NamedBlob::Content => {

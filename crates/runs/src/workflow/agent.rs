@@ -22,6 +22,7 @@ use super::builtin::{done, failed, one_line};
 use super::{
     Answers, EffectAnswer, EffectKind, Machine, Note, Start, Step, Transcript, Wanted, Workflow,
 };
+use crate::members;
 pub(crate) use governance::recorded_contracts;
 use governance::{Fault, Governance, Judgment};
 pub use governance::{check_contracts, excluded_model, is_unknown, ruled_output, told_failure};
@@ -595,14 +596,5 @@ fn note(kind: Kind, payload: Value) -> Note {
     Note {
         kind,
         payload: members(payload),
-    }
-}
-
-fn members(value: Value) -> Map<String, Value> {
-    match value {
-        Value::Object(map) => map,
-        Value::Null | Value::Bool(_) | Value::Number(_) | Value::String(_) | Value::Array(_) => {
-            Map::new()
-        }
     }
 }

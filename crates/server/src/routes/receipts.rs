@@ -268,10 +268,7 @@ async fn cosign(mut call: Call) -> Reply {
     call.idempotency(Value::Object(body))?;
     let engine = &call.app.engine;
     let id = call.param("batch_id");
-    let known = engine.get(&call.caller, ResourceKind::Batch, id).await?;
-    engine
-        .cosign(&call.caller.actor, &known.document, &line)
-        .await?;
+    engine.cosign(&call.caller, id, &line).await?;
     let view = engine.get(&call.caller, ResourceKind::Batch, id).await?;
     Ok(ok(&resource(&view).value()))
 }

@@ -1,14 +1,14 @@
 //! Which blobs are named, and by what.
 //!
 //! A name is a digest anywhere in the text of an event, of a document, or of a blob that an event moved content into. Whoever
-//! looks for what can go must not overlook a name; one that is none, such as the digest of a request, keeps nothing alive,
-//! because nothing is stored under it. Two things name what they do not need: a receipt tells digests of what it proves, and
+//! looks for what can go must not overlook a name; a digest that names no blob, such as that of a request, keeps nothing
+//! alive, because nothing is stored under it. Two things name what they do not need: a receipt tells digests of what it proves, and
 //! a verdict on it repeats them.
 
 use std::collections::BTreeSet;
 
-use canon::{Digest, Value};
-use domain::{BLOB_MEMBER, Event, Kind, NamedBlob, Position, ResourceKind, Retention, State};
+use canon::Digest;
+use domain::{Event, Kind, NamedBlob, Position, ResourceKind, Retention, State};
 use engine::port::StoreFault;
 
 use super::{Prune, PruneProgress, keeps_payload, parse};
@@ -158,9 +158,7 @@ impl Prune<'_> {
 
 /// Returns the blobs that an event moved content into, and the bundle of a Task that it brought from another log.
 fn moved(event: &Event) -> Vec<Digest> {
-    let listed = event.payload.get(BLOB_MEMBER).and_then(Value::as_object);
-    let listed = listed.into_iter().flat_map(|listed| listed.values());
-    let listed = listed.filter_map(|descriptor| digest_in(descriptor.get("sha256")?));
+    let listed = domain::moved(&event.payload).map(|moved| moved.digest);
     let named = event.kind().map_or(NamedBlob::None, Kind::named_blob);
     let bundle = match named {
         NamedBlob::Bundle => named.digest(event),
@@ -183,10 +181,6 @@ fn words_that_keep_less_than_they_name() -> Vec<String> {
         Retention::Header | Retention::Counted | Retention::Whole => false,
     });
     kinds.map(|kind| format!("\"event\":\"{kind}\"")).collect()
-}
-
-fn digest_in(value: &Value) -> Option<Digest> {
-    Digest::parse(value.as_str()?).ok()
 }
 
 /// Returns the digests in a text; bytes that are no text have none.

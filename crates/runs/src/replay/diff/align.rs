@@ -9,6 +9,7 @@ use serde_json::json;
 use super::effects::{Replaced, Side};
 use super::same::Comparison;
 use super::{How, Parting, Place, Relation, replay_of};
+use crate::message_text;
 use crate::replay::source::Source;
 
 /// The fact that stands for a time that a request replaced.
@@ -352,10 +353,4 @@ fn differing(a: &Map<String, Value>, b: &Map<String, Value>) -> Vec<String> {
 
 fn is_message(payload: &Map<String, Value>) -> bool {
     payload.get("parts").is_some_and(Value::is_array)
-}
-
-/// Returns the public words of a Message.
-pub(super) fn message_text(payload: &Map<String, Value>) -> String {
-    let parts = payload.get("parts").and_then(Value::as_array);
-    domain::public_text(parts.map(Vec::as_slice).unwrap_or_default())
 }

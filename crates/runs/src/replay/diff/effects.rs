@@ -7,12 +7,13 @@ use domain::Kind;
 use serde::Serialize;
 use serde_json::json;
 
-use super::align::{Aligned, message_text};
+use super::align::Aligned;
 use super::asked::{Asked, checkpoint_states, is_told_openly};
 use super::change::{self, Change, members};
 use super::same::{self, Comparison};
 use super::text::TextDiff;
 use super::{How, Reveal, applied, is_public};
+use crate::message_text;
 use crate::replay::keys::{kind_of, readable};
 use crate::replay::source::Source;
 

@@ -7,8 +7,9 @@ use domain::{BLOB_MEMBER, Kind, Status};
 use receipts::Applied;
 use serde_json::json;
 
+use super::Runner;
 use super::overrides::operation;
-use super::{Runner, members};
+use crate::members;
 use crate::replay::failure::{Divergence, Failure, Unavailable};
 use crate::replay::live;
 use crate::replay::request::Refresh;

@@ -4,7 +4,8 @@ use canon::{Digest, Map, Value, jcs, sha256};
 use domain::{Event, InReplay, Kind};
 use serde_json::json;
 
-use super::{Runner, members};
+use super::Runner;
+use crate::members;
 use crate::replay::failure::{Divergence, Failure};
 use crate::replay::outcome::{Emission, End, FinalArtifact};
 

@@ -3,8 +3,9 @@
 use canon::Value;
 use domain::{Kind, Status};
 
+use super::Runner;
 use super::emit::Class;
-use super::{Runner, message_text};
+use crate::message_text;
 use crate::replay::failure::{Divergence, Failure};
 use crate::replay::outcome::End;
 use crate::workflow::Step;

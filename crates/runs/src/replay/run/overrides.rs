@@ -4,7 +4,8 @@ use canon::{Digest, Map, Value, jcs, sha256};
 use receipts::{Applied, DeltaOperation};
 use serde_json::json;
 
-use super::{Runner, members};
+use super::Runner;
+use crate::members;
 use crate::replay::request::{Given, Override};
 
 impl<'a> Runner<'a> {

@@ -4,10 +4,11 @@ use canon::{Digest, Value, jcs, sha256};
 use domain::{Kind, Visibility};
 use serde_json::json;
 
-use super::{Runner, members, message_text};
+use super::Runner;
 use crate::replay::failure::Failure;
 use crate::replay::outcome::FinalArtifact;
 use crate::workflow::{Note, Produced};
+use crate::{members, message_text};
 
 impl Runner<'_> {
     pub(super) fn notes(&mut self, notes: Vec<Note>) -> Result<(), Failure> {
