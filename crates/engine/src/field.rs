@@ -106,8 +106,13 @@ pub enum FieldView {
     Status,
     /// The registered agents.
     Agents,
-    /// Conflicts that are not resolved.
-    Conflicts,
+    /// Conflicts that are not resolved, in the order in which they were found.
+    Conflicts {
+        /// The most that are listed.
+        limit: Option<u64>,
+        /// The one after which the list begins.
+        cursor: Option<String>,
+    },
     /// The causal chain of a target as a Graphviz graph.
     Dot(TargetType, String),
     /// The same as a picture.
@@ -275,7 +280,12 @@ impl Engine {
         match view {
             FieldView::Status => Ok(field.status_view(viewers)),
             FieldView::Agents => Ok(field.agents_view(viewers)),
-            FieldView::Conflicts => Ok(field.conflicts_view(viewers)),
+            FieldView::Conflicts { limit, cursor } => field
+                .conflicts_view(viewers, limit, cursor.as_deref())
+                .ok_or_else(|| {
+                    let message = "`cursor` is not a conflict that an answer ended with";
+                    refusal(Code::InvalidRequest, message)
+                }),
             FieldView::Dot(kind, id) => Ok(drawn(kind, id)?.to_dot().into()),
             FieldView::Svg(kind, id) => Ok(drawn(kind, id)?.to_svg().into()),
         }

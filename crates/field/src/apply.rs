@@ -6,8 +6,8 @@ use canon::Digest;
 
 use crate::event::{Content, Effect, Entry, Event, Merged, Outcome, Recorded, Subscription};
 use crate::kind::{
-    AgentStatus, CompactStrategy, ConflictStatus, HandoffAction, HandoffStatus, SessionAction,
-    SessionStatus, SubscribeAction, TaskAction, TaskStatus, UnitStatus,
+    AgentStatus, CompactStrategy, ConflictStatus, HandoffAction, HandoffStatus, Mode,
+    SessionAction, SessionStatus, SubscribeAction, TaskAction, TaskStatus, UnitStatus,
 };
 use crate::relevance::Mark;
 use crate::segment::Indexed;
@@ -218,6 +218,9 @@ impl Field {
                         first_vote: None,
                         resolution: None,
                     });
+                    if let Some(author) = self.drafted_by(b) {
+                        *self.draft_conflicts.entry(author).or_default() += 1;
+                    }
                     self.change(a, |unit| unit.conflicts.push(row));
                     if a != b {
                         self.change(b, |unit| unit.conflicts.push(row));
@@ -458,6 +461,8 @@ impl Field {
         let Some(conflict) = self.conflict_mut(&merged.conflict_id) else {
             return;
         };
+        let newer = conflict.b;
+        let ends = merged.outcome == Outcome::Resolved && conflict.is_open();
         match merged.outcome {
             Outcome::Resolved => {
                 conflict.status = ConflictStatus::Resolved;
@@ -478,6 +483,17 @@ impl Field {
                 }
             }
         }
+        if let Some(author) = self.drafted_by(newer).filter(|_| ends)
+            && let Some(count) = self.draft_conflicts.get_mut(&author)
+        {
+            *count = count.saturating_sub(1);
+        }
+    }
+
+    /// Returns the author of a draft.
+    fn drafted_by(&self, row: Row) -> Option<String> {
+        let unit = self.at(row).filter(|unit| unit.mode == Mode::Draft);
+        unit.map(|unit| unit.author.clone())
     }
 
     fn take_leave(&mut self, agent: &str) {

@@ -55,6 +55,16 @@ pub struct Limits {
     pub list_len_max: usize,
     /// Subscriptions of one agent.
     pub subscriptions_max: usize,
+    /// Conflicts that the automatic detection of one RECORD adds, the closest first.
+    pub found_per_record_max: usize,
+    /// Conflicts that one DETECT adds.
+    pub found_per_scan_max: usize,
+    /// Conflicts of one unit in an ATTUNE answer.
+    pub conflicts_per_unit_max: usize,
+    /// Conflicts in one answer; DETECT and the view go on after them.
+    pub conflicts_listed_max: usize,
+    /// Open conflicts that drafts of the agents of one key may have begun.
+    pub draft_conflicts_max: usize,
 }
 
 impl Limits {
@@ -72,6 +82,11 @@ impl Limits {
             detect_pairs_max: 10_000,
             list_len_max: 256,
             subscriptions_max: 64,
+            found_per_record_max: 32,
+            found_per_scan_max: 1_000,
+            conflicts_per_unit_max: 10,
+            conflicts_listed_max: 1_000,
+            draft_conflicts_max: 1_000,
         }
     }
 }

@@ -61,14 +61,24 @@ impl Field {
     pub fn answer_again(&self, kept: Value) -> Value {
         match kept.get(KEPT_OF).and_then(Value::as_str) {
             Some(ATTUNE) => self.attuned_again(&kept),
-            Some(DETECT) => json!({
-                "status": "ok",
-                "conflicts": self.conflicts_again(&kept),
-                "scan_coverage": kept.get("scan_coverage"),
-            }),
+            Some(DETECT) => self.detected_again(&kept),
             Some(REPLAY) => replay::again(self, &kept),
             _ => kept,
         }
+    }
+
+    fn detected_again(&self, kept: &Value) -> Value {
+        let mut answer = json!({
+            "status": "ok",
+            "conflicts": self.conflicts_again(kept),
+            "scan_coverage": kept.get("scan_coverage"),
+        });
+        for name in ["conflicts_total", "next_cursor"] {
+            if let (Some(members), Some(value)) = (answer.as_object_mut(), kept.get(name)) {
+                members.insert(name.to_owned(), value.clone());
+            }
+        }
+        answer
     }
 
     fn attuned_again(&self, kept: &Value) -> Value {

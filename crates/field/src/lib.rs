@@ -19,6 +19,7 @@ mod error;
 mod event;
 mod kept;
 mod kind;
+mod listed;
 mod log;
 mod notify;
 mod payload;

@@ -10,9 +10,9 @@ use serde_json::json;
 
 use crate::config::Level;
 use crate::event::{Entry, Event, Outcome, Subscription};
-use crate::kind::{HandoffAction, SessionAction, TaskAction, Topic, UnitStatus};
+use crate::kind::{HandoffAction, Mode, SessionAction, TaskAction, Topic, UnitStatus};
 use crate::relevance::Scope;
-use crate::state::Field;
+use crate::state::{Field, Unit};
 use crate::vector::Vector;
 
 /// One push to one subscriber.
@@ -72,6 +72,8 @@ struct Happening<'a> {
     asked: Vec<&'a str>,
     /// The only agent it concerns, if it is not for everyone.
     only: Option<&'a str>,
+    /// Whether it says that its conflict made its unit contested: those for whom it was so before do not hear it again.
+    contests: bool,
 }
 
 impl Field {
@@ -111,6 +113,35 @@ impl Field {
             && task.is_none_or(|task| self.sees_task(agent, task))
             && unit.is_none_or(|unit| self.sees(agent, unit))
             && conflict.is_none_or(|conflict| self.sees_conflict(agent, conflict))
+            && !(happening.contests && self.was_contested(agent, happening))
+    }
+
+    /// Returns whether a conflict makes one of its units contested: a draft contests drafts alone.
+    fn contests(&self, row: usize, unit: &Unit) -> bool {
+        let newer = self
+            .conflicts
+            .get(row)
+            .and_then(|conflict| self.at(conflict.b));
+        unit.mode == Mode::Draft || newer.is_some_and(|newer| newer.mode == Mode::Committed)
+    }
+
+    /// Returns whether the unit of a happening was contested for an agent before its conflict began.
+    fn was_contested(&self, agent: &str, happening: &Happening<'_>) -> bool {
+        let (Some(unit), Some(now)) = (
+            happening.unit.and_then(|unit| self.unit(unit)),
+            happening
+                .conflict
+                .and_then(|conflict| self.conflict_rows.get(conflict)),
+        ) else {
+            return false;
+        };
+        let before = unit.conflicts.iter().filter(|row| *row < now);
+        let mut before = before.filter(|row| self.contests(**row, unit));
+        before.any(|row| {
+            let conflict = self.conflicts.get(*row);
+            conflict
+                .is_some_and(|conflict| conflict.is_open() && self.sees_conflict(agent, conflict))
+        })
     }
 
     fn notify(
@@ -188,6 +219,7 @@ impl Field {
             about,
             asked: Vec::new(),
             only: None,
+            contests: false,
         };
         let mut found = match &entry.event {
             Event::Recorded(recorded) => vec![Happening {
@@ -304,23 +336,42 @@ impl Field {
             },
             _ => Vec::new(),
         };
+        // Not by the effects: a unit may have been contested before by what a subscriber cannot see.
+        if let Event::ConflictCreated {
+            conflict_id,
+            unit_a,
+            unit_b,
+            ..
+        } = &entry.event
+        {
+            let row = self.conflict_rows.get(conflict_id).copied();
+            for unit in [unit_a, unit_b] {
+                let is_contested = self.unit(unit).is_some_and(|unit| {
+                    unit.status == UnitStatus::Contested
+                        && row.is_some_and(|row| self.contests(row, unit))
+                });
+                if is_contested {
+                    found.push(Happening {
+                        unit: Some(unit),
+                        conflict: Some(conflict_id),
+                        asked: self.author_of(unit).into_iter().collect(),
+                        contests: true,
+                        ..plain(Topic::MemoryContested, format!("{unit} is contested"), unit)
+                    });
+                }
+            }
+        }
         for effect in entry.event.effects() {
             let (topic, word) = match effect.status {
                 UnitStatus::Superseded => (Topic::MemorySuperseded, "superseded"),
-                UnitStatus::Contested => (Topic::MemoryContested, "contested"),
                 UnitStatus::Active
+                | UnitStatus::Contested
                 | UnitStatus::Draft
                 | UnitStatus::Retracted
                 | UnitStatus::PendingEnrichment => continue,
             };
-            // Whoever does not see the conflict does not hear that it makes a unit contested.
-            let conflict = match &entry.event {
-                Event::ConflictCreated { conflict_id, .. } => Some(conflict_id.as_str()),
-                _ => None,
-            };
             found.push(Happening {
                 unit: Some(&effect.unit_id),
-                conflict,
                 asked: self.author_of(&effect.unit_id).into_iter().collect(),
                 ..plain(
                     topic,

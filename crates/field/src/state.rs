@@ -38,6 +38,8 @@ pub struct Field {
     pub(crate) by_task: BTreeMap<String, Vec<Row>>,
     pub(crate) conflicts: Vec<Conflict>,
     pub(crate) conflict_rows: BTreeMap<String, usize>,
+    /// Of each agent how many open conflicts its drafts began.
+    pub(crate) draft_conflicts: BTreeMap<String, usize>,
     pub(crate) subscriptions: BTreeMap<String, (String, Subscription)>,
     pub(crate) handoffs: BTreeMap<String, Handoff>,
     pub(crate) tasks: BTreeMap<String, Task>,
@@ -205,6 +207,7 @@ impl Field {
             by_task: BTreeMap::new(),
             conflicts: Vec::new(),
             conflict_rows: BTreeMap::new(),
+            draft_conflicts: BTreeMap::new(),
             subscriptions: BTreeMap::new(),
             handoffs: BTreeMap::new(),
             tasks: BTreeMap::new(),
@@ -391,6 +394,22 @@ impl Field {
             return refuse(Code::AgentNotRegistered, "`agent_id` is not registered");
         }
         Ok(())
+    }
+
+    /// Returns whether an open conflict keeps the words of a unit: one between what two agents stand for. A draft keeps
+    /// nothing, because whoever may only look may draft.
+    pub(crate) fn is_kept_from_purges(&self, unit: &Unit) -> bool {
+        let conflicts = unit.conflicts.iter();
+        let mut conflicts = conflicts.filter_map(|row| self.conflicts.get(*row));
+        conflicts.any(|conflict| conflict.is_open() && !self.is_with_draft(conflict))
+    }
+
+    /// Returns whether one side of a conflict is a draft.
+    pub(crate) fn is_with_draft(&self, conflict: &Conflict) -> bool {
+        [conflict.a, conflict.b]
+            .iter()
+            .filter_map(|row| self.at(*row))
+            .any(|unit| unit.mode == Mode::Draft)
     }
 
     /// Returns whether a unit is named by a conflict that is not resolved, other than `except`.

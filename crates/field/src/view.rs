@@ -6,6 +6,7 @@ use canon::Value;
 use serde_json::json;
 
 use crate::envelope::PROTOCOL_VERSION;
+use crate::listed::Page;
 use crate::render;
 use crate::state::{Conflict, Field};
 
@@ -25,15 +26,24 @@ impl Field {
         json!({"agents": agents})
     }
 
-    /// Returns conflicts that are not resolved and that one of `viewers` may see; all of them for nobody in particular.
-    pub fn conflicts_view(&self, viewers: Option<&[&str]>) -> Value {
-        let conflicts: Vec<Value> = self
-            .conflicts
-            .iter()
-            .filter(|conflict| conflict.is_open() && self.is_shown(viewers, conflict))
-            .map(|conflict| render::conflict(self, conflict))
-            .collect();
-        json!({"conflicts": conflicts})
+    /// Returns conflicts that are not resolved and that one of `viewers` may see, those of everybody for nobody in
+    /// particular: at most `limit`, after the one named `cursor`. Nothing if there is no such conflict.
+    pub fn conflicts_view(
+        &self,
+        viewers: Option<&[&str]>,
+        limit: Option<u64>,
+        cursor: Option<&str>,
+    ) -> Option<Value> {
+        let open = self.conflicts.iter().enumerate();
+        let open =
+            open.filter(|(_, conflict)| conflict.is_open() && self.is_shown(viewers, conflict));
+        let listed = Page::of(self, limit, cursor)?.cut(self, open);
+        let mut view = json!({});
+        listed.name_rest(&mut view);
+        if let Some(members) = view.as_object_mut() {
+            members.insert("conflicts".into(), listed.shown.into());
+        }
+        Some(view)
     }
 
     /// Returns counts of what is in the field, of what one of `viewers` may see.

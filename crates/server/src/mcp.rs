@@ -378,7 +378,8 @@ fn described(
         ),
         Operation::Detect => (
             "List conflicts, or look for contradictions of one unit or of all",
-            json!({"mode": {"enum": ["check", "scan", "list"]}, "target_id": text(), "filter": {"type": "object"}}),
+            json!({"mode": {"enum": ["check", "scan", "list"]}, "target_id": text(), "filter": {"type": "object"},
+                "limit": {"type": "integer", "minimum": 1}, "cursor": text()}),
             &["mode"],
         ),
         Operation::Merge => (

@@ -216,7 +216,7 @@ pub(crate) fn mend(
 /// counted is behind then, and whoever knows it catches up; claims without a checksum are not checked.
 fn add(connection: &Connection) -> rusqlite::Result<()> {
     for addition in ADDITIONS {
-        if !(addition.is_there)(connection)? {
+        if !addition.is_there(connection)? {
             (addition.make)(connection)?;
         }
     }
@@ -225,7 +225,7 @@ fn add(connection: &Connection) -> rusqlite::Result<()> {
 
 fn lacks_additions(connection: &Connection) -> rusqlite::Result<bool> {
     for addition in ADDITIONS {
-        if !(addition.is_there)(connection)? {
+        if !addition.is_there(connection)? {
             return Ok(true);
         }
     }
@@ -234,13 +234,34 @@ fn lacks_additions(connection: &Connection) -> rusqlite::Result<bool> {
 
 /// Something that tables of this version may lack, because they were made before it was thought of.
 struct Addition {
-    is_there: fn(&Connection) -> rusqlite::Result<bool>,
+    what: Added,
     make: fn(&Connection) -> rusqlite::Result<()>,
+}
+
+enum Added {
+    Table(&'static str),
+    Column(&'static str, &'static str),
+}
+
+impl Addition {
+    fn is_there(&self, connection: &Connection) -> rusqlite::Result<bool> {
+        match self.what {
+            Added::Table(table) => has_table(connection, table),
+            Added::Column(table, column) => schema::has_column(connection, table, column),
+        }
+    }
+}
+
+/// True for a table that a log may lack, because a start makes it.
+pub(crate) fn is_added(table: &str) -> bool {
+    ADDITIONS
+        .iter()
+        .any(|addition| matches!(addition.what, Added::Table(added) if added == table))
 }
 
 const ADDITIONS: &[Addition] = &[
     Addition {
-        is_there: |connection| has_table(connection, "usage"),
+        what: Added::Table("usage"),
         make: |connection| {
             connection.execute_batch(
                 "CREATE TABLE usage(workspace INTEGER PRIMARY KEY, bytes INTEGER NOT NULL) STRICT",
@@ -249,15 +270,15 @@ const ADDITIONS: &[Addition] = &[
         },
     },
     Addition {
-        is_there: |connection| has_table(connection, "field_segments"),
+        what: Added::Table("field_segments"),
         make: |connection| connection.execute_batch(projection::NO_SEGMENTS),
     },
     Addition {
-        is_there: |connection| has_table(connection, "holders"),
+        what: Added::Table("holders"),
         make: |connection| connection.execute_batch(leases::HOLDERS),
     },
     Addition {
-        is_there: |connection| schema::has_column(connection, "claims", "checksum"),
+        what: Added::Column("claims", "checksum"),
         make: |connection| connection.execute_batch("ALTER TABLE claims ADD COLUMN checksum BLOB"),
     },
 ];

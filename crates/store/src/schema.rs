@@ -216,7 +216,7 @@ pub(crate) fn has_column(
 pub(crate) fn tables() -> impl Iterator<Item = &'static str> {
     let made = TABLES.split("CREATE TABLE ").skip(1);
     let names = made.filter_map(|text| text.split('(').next());
-    names.filter(|name| !["usage", "field_segments"].contains(name))
+    names.filter(|name| !notes::is_added(name))
 }
 
 /// True when every API key was recorded by events once.

@@ -182,7 +182,7 @@ async function governedRequest(scope, place, prototype, optionsPromise, retries)
     session.underWay.add(stop);
     // Libraries join a signal that they are given to their own by weak references, and everything these reach stays until the
     // next full collection. So they get one only where the caller gave one; the end of the session goes by the guard.
-    const caller = options.signal ? follow(options.signal) : null;
+    const caller = options.signal ? followTogether(options.signal) : null;
     const given = { ...options, body: ticket.body, ...(caller && { signal: caller.controller.signal }) };
     try {
       last = await tickets.run(ticket, () => prototype.request.call(client, given, retries).responsePromise);
@@ -219,6 +219,32 @@ function follow(signal) {
   if (signal?.aborted) abort();
   else signal?.addEventListener("abort", abort, { once: true });
   return { controller, release: () => signal?.removeEventListener("abort", abort) };
+}
+
+/** Who follows the signal of a caller. */
+const followers = new WeakMap();
+
+/** The same with one listener for all requests that are under way with a signal: Node warns of a signal that has many. */
+function followTogether(signal) {
+  if (signal.aborted) return follow(signal);
+  const controller = new AbortController();
+  let together = followers.get(signal);
+  if (together === undefined) {
+    const controllers = new Set();
+    const abort = () => [...controllers].forEach((one) => one.abort(signal.reason));
+    together = { controllers, abort };
+    followers.set(signal, together);
+    signal.addEventListener("abort", abort, { once: true });
+  }
+  const { controllers, abort } = together;
+  controllers.add(controller);
+  const release = () => {
+    controllers.delete(controller);
+    if (controllers.size > 0 || followers.get(signal) !== together) return;
+    followers.delete(signal);
+    signal.removeEventListener("abort", abort);
+  };
+  return { controller, release };
 }
 
 /** What the caller gets of a response: itself, or another with what is left of it. */
@@ -449,10 +475,14 @@ function governedFetch(scope, clone, inner) {
     }
     let last;
     let failed;
+    let given;
+    let text;
     const send = async (planned) => {
       const headers = new Headers(request.headers);
       headers.delete("content-length");
-      const body = typeof planned === "string" ? planned : Buffer.from(planned).toString("utf8");
+      // Where nothing is blocked, what is no text goes out all the same, byte for byte.
+      const isUntouched = planned === text && !session.enforces && !Buffer.from(text).equals(given);
+      const body = isUntouched ? given : typeof planned === "string" ? planned : Buffer.from(planned).toString("utf8");
       const { controller, release } = follow(signal);
       const stop = () => controller.abort();
       session.underWay.add(stop);
@@ -471,7 +501,8 @@ function governedFetch(scope, clone, inner) {
     };
     const aborted = () => signal.reason;
     try {
-      const text = await request.text();
+      given = Buffer.from(await request.arrayBuffer());
+      text = given.toString("utf8");
       const tools = toolsOf(text);
       const reply = await run(session, { wire: kind, text, tools, signal, send, aborted });
       if (reply.failed !== undefined) throw new TypeError(`the provider failed: ${reply.failed}`);

@@ -15,7 +15,8 @@ function hideKey({ session, provider, Base }, clone, mayRead) {
     let key = owner.apiKey;
     Object.defineProperty(owner, "apiKey", {
       configurable: true,
-      enumerable: false,
+      // Where nothing is blocked, a copy of its members is the same as without a session.
+      enumerable: !session.enforces,
       get() {
         if (mayRead()) return key;
         const message = "the key of a governed client is not handed out: connections around `fetch` cannot be judged";

@@ -4,6 +4,9 @@
 const { ReplayConfigError, ReplayError } = require("./errors.js");
 const { freeze } = require("./snapshots.js");
 
+/** How far the time of a decision may be from the time here. */
+const DECIDED_MS = 24 * 60 * 60 * 1000;
+
 /**
  * Runs a call. `text` is the request. `send(body)` asks the model, with that text or with bytes, and returns `{ bytes, isSse, … }`; what is released is that answer with the
  * bytes that the core gives back, or with `failed` when the provider's answer is none. `tools` are the caller's own tool
@@ -157,12 +160,19 @@ async function asked(session, attempt, question, { signal, aborted, Base, reply 
 /** The answer of a person as JSON. What cannot be read is an answer that approves nothing. */
 async function answer(session, question) {
   try {
-    const given = await session.callbacks.onCheckpoint?.(freeze(question));
-    return JSON.parse(JSON.stringify(given ?? {}));
+    const given = JSON.parse(JSON.stringify((await session.callbacks.onCheckpoint?.(freeze(question))) ?? {}));
+    if (given.decided_at !== undefined && !isNow(given.decided_at)) throw new Error("`decided_at` is not the time of the decision");
+    return given;
   } catch (error) {
     session.diagnose("checkpoint_failed", { checkpoint_id: question.checkpoint_id, error: String(error?.message ?? error) });
     return {};
   }
+}
+
+/** Says whether a text is a time that is not far from now: clocks of people differ, but a decision is about this question. */
+function isNow(text) {
+  const isTime = typeof text === "string" && /^\d{4}-\d\d-\d\dT\d\d:\d\d/.test(text);
+  return isTime && Math.abs(Date.parse(text) - Date.now()) <= DECIDED_MS;
 }
 
 function refused(session, described, Base) {

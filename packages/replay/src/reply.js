@@ -12,7 +12,9 @@ const BODILESS = [101, 103, 204, 205, 304];
  * much it is, and of a body that breaks off what came is returned, with why it broke off under `broken`.
  */
 async function readBody(response, signal, isLenient = false) {
-  if (response.body === null) return { bytes: new Uint8Array() };
+  // One that a program made itself may have readers all the same.
+  const isEmpty = response.body === null && (response instanceof Response || !WHOLE.some((name) => typeof response[name] === "function"));
+  if (isEmpty) return { bytes: new Uint8Array() };
   const chunks = [];
   let length = 0;
   const { next, cancel } = piecesOf(response);
@@ -64,6 +66,9 @@ function piecesOf(response) {
   };
   return { next, cancel: async () => {} };
 }
+
+/** The readers of a response of which one gives all of its body. */
+const WHOLE = ["arrayBuffer", "text", "json"];
 
 async function wholeBody(response) {
   for (const name of ["arrayBuffer", "text"]) if (typeof response[name] === "function") return response[name]();

@@ -221,12 +221,12 @@ class Server {
   }
 
   /**
-   * Says whether the server knows of something that is not known here: a label, a filter or a call of another process. What is
-   * judged here without it could release what the server forbids.
+   * Says whether the server knows of something that is not known here: a label, a filter or a call of another process, or what
+   * the others of a workflow did. What is judged here without it could release what the server forbids.
    */
   get knowsMore() {
     const own = this.#session.core.read("state");
-    return this.shown !== null || this.version > own.stateVersion || this.#revision > own.controlRevision;
+    return this.place !== null || this.shown !== null || this.version > own.stateVersion || this.#revision > own.controlRevision;
   }
 
   /** Looks whether the server's state is what is kept here. Only between calls can both be compared. */

@@ -218,6 +218,21 @@ for (const library of all) {
   });
 }
 
+for (const library of all) {
+  test(`${library.name}: a signal of many requests has one listener for them, and ends them all`, async () => {
+    const server = await provider(() => ({ ...good, delay: 300 }));
+    const session = replay(clientOf(library, server.url), { contracts: contracts("get_weather") });
+    const controller = new AbortController();
+    const asked = Array.from({ length: 30 }, () => ask(library, session.client, {}, { signal: controller.signal }).catch((error) => error.constructor.name));
+    while (server.requests.length < 30) await new Promise((resolve) => setTimeout(resolve, 5));
+    assert.equal(getEventListeners(controller.signal, "abort").length, 1);
+    controller.abort();
+    assert.deepEqual(new Set(await Promise.all(asked)), new Set(["APIUserAbortError"]));
+    session.restore();
+    await server.close();
+  });
+}
+
 for (const library of [openai[2], anthropic[1]]) {
   test(`${library.name}: a call leaves hardly more behind than one of the plain client until all memory is collected`, async () => {
     // A young object that only garbage refers to dies early, unless a weak reference, a finaliser or a signal leads to it. Then

@@ -714,6 +714,14 @@ handoffs:
 limits: { max_sessions: 3 }
 `,
   );
+  let isDown = false;
+  const proxy = await between(() => (isDown ? "cut" : null));
+  const alone = await atDesk(() => find, { contractsDir: folder, runtimeUrl: proxy.url, onError: "allow", workflow: { type: "root", workflowId: `alone-${process.pid}`, role: "desk" } });
+  await alone.turn();
+  isDown = true;
+  assert.ok((await failure(alone.turn())) instanceof ReplayFaultError, "what the others of a workflow do is known only there");
+  alone.session.restore();
+  proxy.close();
   const workflowId = `w-${process.pid}`;
   const root = await atDesk([find, assess], { contractsDir: folder, workflow: { type: "root", workflowId, role: "desk" } });
   root.session.addLabel("vip");

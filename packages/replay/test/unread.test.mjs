@@ -185,6 +185,7 @@ test("what a session could not judge passes where nothing is blocked, and is tol
       await client.chat.completions.create({ model: "m", messages: [] }, { fetchOptions: { body: '{"model":"n"}' } });
       await client.chat.completions.create({ model: "m", n: 2, messages: [] });
       assert.equal(client.apiKey, "sk-test-key", mode);
+      assert.equal({ ...client }.apiKey, "sk-test-key", mode);
       if (mode === "shadow") assert.ok(told.some(({ name, data }) => name === "violation" && data.member === "POST /completions"), JSON.stringify(told));
       session.restore();
     }
@@ -211,7 +212,22 @@ test("a request that cannot be read goes out as it is where nothing is blocked, 
       const error = await client.post(path, { body, headers: { "content-type": "application/json" } }).then(() => null, (error) => error);
       return { error, texts: server.requests.map(({ text }) => text) };
     };
-    for (const [name, body] of Object.entries(bodies)) {
+    // The same through `fetch`, also for what is no text.
+    const odd = { large: Buffer.from(JSON.stringify(bodies.large)), "a byte order mark": Buffer.from(bodies["a byte order mark"]), "no UTF-8": Buffer.from([0x7b, 0xff, 0xfe, 0x7d]) };
+    // One that is large takes time, and is the same for everybody.
+    const isSmall = ([name]) => name !== "large" || library === openai[2];
+    for (const [name, bytes] of Object.entries(odd).filter(isSmall)) {
+      for (const [mode, options] of Object.entries(modes)) {
+        const came = [];
+        const inner = async (_, { body }) => came.push(Buffer.from(body)) && new Response(good(library), { headers: json });
+        const session = replay(clientOf(library, server.url, { fetch: inner }), { contracts: contracts("get_weather"), ...options });
+        const { status } = await session.fetch(`${server.url}/v1${path.replace("/v1", "")}`, { method: "POST", body: bytes, headers: json });
+        assert.deepEqual([status, came.length], mode === "enforce" ? [403, 0] : [200, 1], `${mode}, ${name}`);
+        if (mode !== "enforce") assert.ok(came[0].equals(bytes), `${mode}, ${name}`);
+        session.restore();
+      }
+    }
+    for (const [name, body] of Object.entries(bodies).filter(isSmall)) {
       const plain = await sent(clientOf(library, server.url, { logLevel: "off" }), body);
       assert.equal(plain.texts.length, 1);
       for (const [mode, options] of Object.entries(modes)) {
@@ -259,6 +275,18 @@ test("clients whose fetch is of another kind are judged, and read what was judge
     session.restore();
     await server.close();
   }
+});
+
+test("a response without a body that has readers of its own is read by them", async () => {
+  const answer = JSON.parse(good(openai[2]));
+  const [choice] = answer.choices;
+  const named = (name) => ({ ...answer, choices: [{ ...choice, finish_reason: "tool_calls", message: { role: "assistant", content: null, tool_calls: [{ id: "c1", type: "function", function: { name, arguments: JSON.stringify({ city: "Oslo" }) } }] } }] });
+  const made = (body) => async () => ({ ok: true, status: 200, headers: new Headers(json), body: null, json: async () => body });
+  const open = (name, options) => replay(clientOf(openai[2], "http://127.0.0.1:9", { fetch: made(named(name)) }), { contracts: contracts("get_weather"), ...options });
+  const called = async (session) => (await ask(openai[2], session.client)).choices[0].message.tool_calls[0].function.name;
+  assert.equal(await called(open("get_weather")), "get_weather");
+  assert.equal(await called(open("drop_table", { mode: "shadow" })), "drop_table");
+  await assert.rejects(called(open("drop_table")), ReplayContractError);
 });
 
 test("whoever takes the readers of the class reads what was judged", async () => {

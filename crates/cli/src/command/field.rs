@@ -361,17 +361,28 @@ async fn detect(args: DetectArgs) -> anyhow::Result<Exit> {
         (None, true) => "scan",
         (None, false) => "list",
     };
-    let members = Map::from_iter([("mode".to_owned(), json!(mode))]);
-    let payload = with(members, &[("target_id", json!(args.check))]);
-    let mut answer = args.speaker.say("detect", payload).await?;
-    let conflicts = answer.get_mut("conflicts").map(Value::take);
-    let mut conflicts = match conflicts {
-        Some(Value::Array(conflicts)) => conflicts,
-        _ => Vec::new(),
-    };
-    if !args.all {
-        let is_settled = |conflict: &Value| conflict.get("status") == Some(&json!("resolved"));
-        conflicts.retain(|conflict| !is_settled(conflict));
+    let open = ["detected", "resolving", "escalated"];
+    let filter = (!args.all).then(|| json!({"status": open}));
+    let mut conflicts = Vec::new();
+    let mut cursor = Value::Null;
+    loop {
+        let members = Map::from_iter([("mode".to_owned(), json!(mode))]);
+        let payload = with(
+            members,
+            &[
+                ("target_id", json!(args.check)),
+                ("filter", json!(filter)),
+                ("cursor", cursor),
+            ],
+        );
+        let mut answer = args.speaker.say("detect", payload).await?;
+        if let Some(Value::Array(page)) = answer.get_mut("conflicts").map(Value::take) {
+            conflicts.extend(page);
+        }
+        cursor = match answer.get_mut("next_cursor").map(Value::take) {
+            Some(next) if !next.is_null() => next,
+            _ => break,
+        };
     }
     let mut out = Output::stdout();
     match args.speaker.place.json {

@@ -1,6 +1,6 @@
 //! ATTUNE: what an agent should know now, ranked, within its budget.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use canon::Value;
 use serde_json::json;
@@ -41,7 +41,7 @@ struct Filled {
     /// Of each record what is kept.
     kept: Vec<Value>,
     conflicts: Vec<Value>,
-    /// Open conflicts of the requester's own units for which there was no room.
+    /// Open conflicts of what is returned and of the requester's own units that are not listed.
     conflicts_omitted: usize,
     tokens: u64,
 }
@@ -221,18 +221,21 @@ impl Work<'_> {
         }
     }
 
-    /// Renders ranked units until the budget is used up, in full, else as a summary, each with its open conflicts; then
-    /// those of the requester's own units, the newest first, as far as there is room.
+    /// Renders ranked units until the budget is used up, in full, else as a summary, each with the newest of its open
+    /// conflicts between what agents stand for. What is left is filled by conflicts with drafts, of which anybody may begin
+    /// many, and by those of the requester's own units, the newest first.
     fn fill(&self, ranked: &[Ranked], request: &Request) -> Filled {
         let mut filled = Filled::default();
         let budget = request.max_tokens.unwrap_or(u64::MAX);
+        let limits = &self.field.config.limits;
         let mut conflicts: BTreeMap<usize, Value> = BTreeMap::new();
         for item in ranked {
             let Some(unit) = self.field.at(item.row) else {
                 continue;
             };
             let named: Vec<(usize, Value)> = self
-                .open_conflicts(unit)
+                .open_conflicts(unit, true)
+                .take(limits.conflicts_per_unit_max)
                 .filter(|row| !conflicts.contains_key(row))
                 .filter_map(|row| Some((row, self.shown_conflict(row)?)))
                 .collect();
@@ -265,35 +268,62 @@ impl Work<'_> {
         }
         let own = self.field.by_author.get(self.agent());
         let own = own.into_iter().flatten().rev();
-        for unit in own.filter_map(|row| self.field.at(*row)) {
-            for row in self.open_conflicts(unit) {
-                if conflicts.contains_key(&row) {
-                    continue;
-                }
-                let Some(shown) = self.shown_conflict(row) else {
-                    continue;
+        let concerned: Vec<Row> = filled.rows.iter().chain(own).copied().collect();
+        let mut relevant: BTreeSet<usize> = BTreeSet::new();
+        // Those between what agents stand for come first.
+        for with_drafts in [false, true] {
+            for unit in concerned.iter().filter_map(|row| self.field.at(*row)) {
+                let all = self.open_conflicts(unit, request.committed_only);
+                let (drafts, committed): (Vec<usize>, Vec<usize>) =
+                    all.partition(|row| self.is_row_with_draft(*row));
+                relevant.extend(drafts.iter().chain(&committed));
+                let most = limits.conflicts_per_unit_max;
+                let rows = match with_drafts {
+                    false => committed.into_iter().take(most),
+                    true => drafts
+                        .into_iter()
+                        .take(most.saturating_sub(committed.len())),
                 };
-                let tokens = tokens_of(&shown);
-                if filled.tokens + tokens > budget {
-                    filled.conflicts_omitted += 1;
-                    continue;
+                for row in rows
+                    .filter(|row| !conflicts.contains_key(row))
+                    .collect::<Vec<_>>()
+                {
+                    let Some(shown) = self.shown_conflict(row) else {
+                        continue;
+                    };
+                    let tokens = tokens_of(&shown);
+                    let fits = filled.tokens + tokens <= budget;
+                    if fits && conflicts.len() < limits.conflicts_listed_max {
+                        filled.tokens += tokens;
+                        conflicts.insert(row, shown);
+                    }
                 }
-                filled.tokens += tokens;
-                conflicts.insert(row, shown);
             }
         }
+        filled.conflicts_omitted = relevant.len().saturating_sub(conflicts.len());
         filled.conflicts = conflicts.into_values().collect();
         filled
     }
 
-    /// Returns the conflicts of a unit that are not resolved and that the requester may see.
-    fn open_conflicts<'u>(&'u self, unit: &'u Unit) -> impl Iterator<Item = usize> + 'u {
-        let rows = unit.conflicts.iter().copied();
-        rows.filter(|row| {
+    /// Returns the conflicts of a unit that are not resolved and that the requester may see, the newest first.
+    fn open_conflicts<'u>(
+        &'u self,
+        unit: &'u Unit,
+        committed_only: bool,
+    ) -> impl Iterator<Item = usize> + 'u {
+        let rows = unit.conflicts.iter().rev().copied();
+        rows.filter(move |row| {
             self.field.conflicts.get(*row).is_some_and(|conflict| {
-                conflict.is_open() && self.field.sees_conflict(self.agent(), conflict)
+                conflict.is_open()
+                    && self.field.sees_conflict(self.agent(), conflict)
+                    && !(committed_only && self.field.is_with_draft(conflict))
             })
         })
+    }
+
+    fn is_row_with_draft(&self, row: usize) -> bool {
+        let conflict = self.field.conflicts.get(row);
+        conflict.is_some_and(|conflict| self.field.is_with_draft(conflict))
     }
 
     fn shown_conflict(&self, row: usize) -> Option<Value> {

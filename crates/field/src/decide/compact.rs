@@ -8,9 +8,9 @@ use serde_json::json;
 use super::{Embedding, Synthesis, Work};
 use crate::caller;
 use crate::error::{Check, Code, Fault};
-use crate::event::{Event, UnitText};
-use crate::kind::{CompactStrategy, MemoryType, RelationType, UnitStatus};
-use crate::state::Unit;
+use crate::event::{Effect, Event, Merged, Outcome, UnitText};
+use crate::kind::{CompactStrategy, MemoryType, RelationType, Strategy, UnitStatus};
+use crate::state::{Conflict, Unit};
 use crate::text;
 
 /// Which units are meant; every member restricts.
@@ -72,7 +72,11 @@ impl<'a> Work<'a> {
         if !purges {
             self.check_session_takes_writes()?;
         }
-        let selected: Vec<&Unit> = self
+        let is_held = |unit: &&Unit| match purges {
+            true => self.field.is_kept_from_purges(unit),
+            false => self.field.is_disputed(unit, None),
+        };
+        let (held, mut selected): (Vec<&Unit>, Vec<&Unit>) = self
             .field
             .units
             .iter()
@@ -80,9 +84,7 @@ impl<'a> Work<'a> {
             .filter(|unit| purges || !unit.archived)
             .filter(|unit| filter.selects(unit, self.epoch))
             .filter(|unit| purges || self.field.sees(self.agent(), unit))
-            .filter(|unit| !self.field.is_disputed(unit, None))
-            .collect();
-        let mut selected = selected;
+            .partition(is_held);
         let derived = match purges {
             true => self.add_derived(&mut selected),
             false => Derived::default(),
@@ -102,6 +104,9 @@ impl<'a> Work<'a> {
             reason,
             erased,
         });
+        if purges {
+            self.end_conflicts_with_drafts(&selected);
+        }
         let created = if strategy == CompactStrategy::Summarize {
             self.summarize(&selected)
         } else {
@@ -116,8 +121,57 @@ impl<'a> Work<'a> {
         if let Some(members) = answer.as_object_mut().filter(|_| purges) {
             members.insert("derived_units".into(), derived.purged.into());
             members.insert("derived_units_kept".into(), derived.kept.into());
+            let held: Vec<&str> = held.iter().map(|unit| unit.id.as_str()).collect();
+            members.insert("units_kept".into(), held.into());
         }
         Ok(answer)
+    }
+
+    /// Ends the open conflicts of purged units, all of them with drafts, as a MERGE by the sender does: what is purged does not
+    /// prevail, and the other unit stands as it did before.
+    fn end_conflicts_with_drafts(&mut self, purged: &[&Unit]) {
+        let field = self.field;
+        let gone: BTreeSet<&str> = purged.iter().map(|unit| unit.id.as_str()).collect();
+        let ended: BTreeSet<usize> = purged
+            .iter()
+            .flat_map(|unit| unit.conflicts.iter().copied())
+            .filter(|row| field.conflicts.get(*row).is_some_and(Conflict::is_open))
+            .collect();
+        for row in &ended {
+            let Some(conflict) = field.conflicts.get(*row) else {
+                continue;
+            };
+            let (Some(a), Some(b)) = (field.at(conflict.a), field.at(conflict.b)) else {
+                continue;
+            };
+            let (winner, loser) = match gone.contains(b.id.as_str()) {
+                true => (a, b),
+                false => (b, a),
+            };
+            let mut effects: Vec<Effect> = self.superseding(&loser.id).into_iter().collect();
+            let is_free = || {
+                let mut others = winner
+                    .conflicts
+                    .iter()
+                    .filter(|other| !ended.contains(other));
+                !others.any(|other| field.conflicts.get(*other).is_some_and(Conflict::is_open))
+            };
+            if self.status_of(&winner.id) == Some(UnitStatus::Contested) && is_free() {
+                effects.push(Effect {
+                    unit_id: winner.id.clone(),
+                    status: winner.uncontested,
+                });
+            }
+            self.log(Event::Merged(Merged {
+                conflict_id: conflict.id.clone(),
+                strategy: Strategy::Authority,
+                outcome: Outcome::Resolved,
+                winner_id: Some(winner.id.clone()),
+                new_unit_id: None,
+                rationale: "A unit of the conflict was purged.".into(),
+                effects,
+            }));
+        }
     }
 
     /// Adds what the field itself made of the words of selected units: the summaries of COMPACT, the syntheses of MERGE, and
@@ -136,7 +190,7 @@ impl<'a> Work<'a> {
                     continue;
                 }
                 // One that is in dispute waits for the end of that, like every unit.
-                if field.is_disputed(made, None) {
+                if field.is_kept_from_purges(made) {
                     derived.kept.push(made.id.clone());
                 } else {
                     derived.purged.push(made.id.clone());

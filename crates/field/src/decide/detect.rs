@@ -14,7 +14,7 @@ use crate::error::{Check, Code, Fault};
 use crate::event::Event;
 use crate::kept;
 use crate::kind::{ConflictStatus, ConflictType, DetectMode, MemoryType, Method, Mode};
-use crate::render;
+use crate::listed::Page;
 use crate::state::{Conflict, Field, Row, Unit};
 use crate::text::Claims;
 use crate::vector::{Model, Sparse, Vector};
@@ -22,7 +22,7 @@ use crate::vector::{Model, Sparse, Vector};
 /// How close two texts must be to contradict each other.
 const COSINE_MIN: f64 = 0.80;
 
-/// Ids of units that contradict a new one, in the order in which they were recorded.
+/// Ids of units that contradict a new one, the closest ones if there are many, in the order in which they were recorded.
 pub(super) type Found = Vec<String>;
 
 /// What a search for contradictions found before the message was decided.
@@ -73,16 +73,26 @@ impl NewUnit<'_> {
             return None;
         }
         let (claims, query) = (Claims::of(self.content), Sparse::of(&vector));
-        let found = candidates.into_iter().filter(|(row, unit)| {
+        let found = candidates.into_iter().filter_map(|(row, unit)| {
             // Words first: they rule most units out and cost less than a vector.
             let theirs = unit.claims.as_ref();
-            theirs.is_some_and(|theirs| claims.contradict(theirs))
-                && field
-                    .search
-                    .cosine_at(&vector.model, &query, *row)
-                    .is_some_and(|cosine| cosine >= COSINE_MIN)
+            if !theirs.is_some_and(|theirs| claims.contradict(theirs)) {
+                return None;
+            }
+            let cosine = field.search.cosine_at(&vector.model, &query, row)?;
+            (cosine >= COSINE_MIN).then_some((cosine, row, unit))
         });
-        Some(found.map(|(_, unit)| unit.id.clone()).collect())
+        let mut found: Vec<(f64, Row, &Unit)> = found.collect();
+        // The closest are kept, and then stand in the order in which they were recorded.
+        found.sort_by(|one, other| other.0.total_cmp(&one.0).then(one.1.cmp(&other.1)));
+        found.truncate(field.config.limits.found_per_record_max);
+        found.sort_unstable_by_key(|(_, row, _)| *row);
+        Some(
+            found
+                .into_iter()
+                .map(|(_, _, unit)| unit.id.clone())
+                .collect(),
+        )
     }
 
     fn may_contradict(&self, field: &Field, unit: &Unit) -> bool {
@@ -164,6 +174,7 @@ impl Work<'_> {
             return Err(payload.missing("target_id"));
         }
         let filter = self.read_filter()?;
+        let page = self.read_page()?;
         let known = target
             .as_deref()
             .and_then(|id| self.field.visible(self.agent(), id));
@@ -182,23 +193,39 @@ impl Work<'_> {
         let target_row = known
             .map(|(row, _)| row)
             .filter(|_| mode == DetectMode::Check);
-        let mut listed: Vec<Value> = self
-            .field
-            .conflicts
-            .iter()
-            .filter(|conflict| mode == DetectMode::List || conflict.is_open())
-            .filter(|conflict| target_row.is_none_or(|row| row == conflict.a || row == conflict.b))
-            .filter(|conflict| self.field.sees_conflict(self.agent(), conflict))
-            .filter(|conflict| filter.lets(self.field, conflict))
-            .map(|conflict| render::conflict(self.field, conflict))
-            .collect();
         let found = pairs.len();
-        listed.extend(self.log_detection(mode, target, &pairs, &filter));
+        let new = self.log_detection(mode, target, &pairs, &filter);
+        let field = self.field;
+        let known = field.conflicts.iter().enumerate();
+        let known = known
+            .filter(|(_, conflict)| mode == DetectMode::List || conflict.is_open())
+            .filter(|(_, conflict)| {
+                target_row.is_none_or(|row| row == conflict.a || row == conflict.b)
+            })
+            .filter(|(_, conflict)| field.sees_conflict(self.agent(), conflict))
+            .filter(|(_, conflict)| filter.lets(field, conflict));
+        let new = new.iter().enumerate();
+        let new = new.map(|(number, conflict)| (field.conflicts.len() + number, conflict));
+        let listed = page.cut(field, known.chain(new));
         let coverage = json!({"units_scanned": scanned, "new_conflicts_found": found});
-        let named: Vec<Value> = listed.iter().map(kept::conflict).collect();
-        let members = json!({"conflicts": named, "scan_coverage": coverage});
+        let named: Vec<Value> = listed.shown.iter().map(kept::conflict).collect();
+        let mut members = json!({"conflicts": named, "scan_coverage": coverage});
+        listed.name_rest(&mut members);
         self.kept = kept::without_text(kept::DETECT, members);
-        Ok(json!({"status": "ok", "conflicts": listed, "scan_coverage": coverage}))
+        let mut answer = json!({"status": "ok", "scan_coverage": coverage});
+        listed.name_rest(&mut answer);
+        if let Some(members) = answer.as_object_mut() {
+            members.insert("conflicts".into(), listed.shown.into());
+        }
+        Ok(answer)
+    }
+
+    fn read_page(&self) -> Check<Page> {
+        let payload = self.payload();
+        let limit = payload.integer("limit", 1)?;
+        let cursor = payload.id("cursor")?;
+        Page::of(self.field, limit, cursor.as_deref())
+            .ok_or_else(|| payload.wrong("cursor", "a conflict that an answer ended with"))
     }
 
     fn read_filter(&self) -> Check<Filter> {
@@ -224,7 +251,7 @@ impl Work<'_> {
         target_id: Option<String>,
         pairs: &[(Row, Row)],
         filter: &Filter,
-    ) -> Vec<Value> {
+    ) -> Vec<Conflict> {
         let kind = self.field.config.conflict_type;
         // The entry comes first and names the conflicts, so it is completed when their ids are known.
         self.log(Event::Detected {
@@ -256,7 +283,7 @@ impl Work<'_> {
                 resolution: None,
             };
             if filter.lets(self.field, &conflict) {
-                shown.push(render::conflict(self.field, &conflict));
+                shown.push(conflict);
             }
             created.push(id);
         }
@@ -313,6 +340,8 @@ impl Work<'_> {
             }
         }
         pairs.sort_unstable_by_key(|(a, b)| (*b, *a));
+        // The next DETECT finds the others.
+        pairs.truncate(field.config.limits.found_per_scan_max);
         (pairs, scanned)
     }
 

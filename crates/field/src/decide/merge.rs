@@ -66,7 +66,9 @@ impl Work<'_> {
         let (Some(a), Some(b)) = (field.at(conflict.a), field.at(conflict.b)) else {
             return Err(not_found());
         };
-        if !field.sees_conflict(self.agent(), conflict) {
+        // The operator settles what nobody else can any more, such as what a session left open. The vote is the members'.
+        let may_settle = self.authority >= OPERATOR && request.strategy != Strategy::Vote;
+        if !field.sees_conflict(self.agent(), conflict) && !may_settle {
             return Err(not_found());
         }
         let dispute = Dispute {
@@ -333,13 +335,23 @@ impl Work<'_> {
         self.record_synthesis(Synthesis {
             unit_id: unit_id.clone(),
             task_id: a.task.clone().filter(|_| a.task == b.task),
-            session_id: self.call.envelope.session_id.clone(),
+            session_id: self.session_of_synthesis(dispute),
             sources: vec![a.id.clone(), b.id.clone()],
             score,
             text,
             embedding: self.call.embedding.clone(),
         });
         Ok(self.resolved_answer(dispute, &request, None, &superseded, Some(&unit_id)))
+    }
+
+    /// What replaces units of a session that the sender is not in belongs to that session, as they did.
+    fn session_of_synthesis(&self, dispute: &Dispute<'_>) -> Option<String> {
+        let units = [dispute.a, dispute.b].into_iter();
+        let mut hidden = units.filter(|unit| !self.field.sees(self.agent(), unit));
+        match hidden.next() {
+            Some(unit) => unit.session.clone(),
+            None => self.call.envelope.session_id.clone(),
+        }
     }
 
     /// Counts a vote; the conflict ends when more than half of those who may vote now agree. Whoever cannot see both units

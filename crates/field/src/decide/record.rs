@@ -35,6 +35,8 @@ impl Work<'_> {
         let request = self.read_record()?;
         self.check_contradicted(&request)?;
         self.check_session_takes_writes()?;
+        let contradicted = self.contradicted(&request);
+        self.check_draft_conflicts(request.mode, contradicted.len())?;
 
         let mut warnings = Vec::new();
         let effects = self.supersede(&request, &mut warnings);
@@ -47,7 +49,6 @@ impl Work<'_> {
         warnings.extend(failure);
         let unit_id = self.next_id("mem");
         let found = self.find_contradictions(&request);
-        let contradicted = self.contradicted(&request);
         let relations: Vec<Relation> = request
             .relations
             .iter()
@@ -267,6 +268,34 @@ impl Work<'_> {
                 let message = "a `contradicts` relation names a unit that does not exist";
                 return Err(Fault::new(Code::UnitNotFound, message));
             }
+        }
+        Ok(())
+    }
+
+    /// Whoever may only look may draft, and every open conflict costs others something: those of the drafts of a key's agents
+    /// are limited.
+    fn check_draft_conflicts(&self, mode: Mode, more: usize) -> Check<()> {
+        if mode != Mode::Draft || more == 0 {
+            return Ok(());
+        }
+        let field = self.field;
+        let key = self.sender.and_then(|sender| sender.first_key.as_ref());
+        let is_own = |author: &str| {
+            let agent = field.agents.get(author);
+            author == self.agent()
+                || key.is_some() && agent.is_some_and(|agent| agent.first_key.as_ref() == key)
+        };
+        let counts = field.draft_conflicts.iter();
+        let open: usize = counts
+            .filter(|(author, _)| is_own(author))
+            .map(|(_, count)| *count)
+            .sum();
+        let max = field.config.limits.draft_conflicts_max;
+        if open.saturating_add(more) > max {
+            let message = format!(
+                "drafts of the agents of this key have {open} open conflicts, and {max} are the most: end some first"
+            );
+            return Err(Fault::new(Code::InvalidTransition, message));
         }
         Ok(())
     }

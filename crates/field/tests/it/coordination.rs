@@ -521,7 +521,7 @@ fn ak_sec_07_what_belongs_to_a_session_is_for_its_members() {
         Code::ConflictNotFound
     );
     let view = |viewers: Option<&[&str]>| {
-        lab.field.conflicts_view(viewers)["conflicts"]
+        lab.field.conflicts_view(viewers, None, None).unwrap()["conflicts"]
             .as_array()
             .unwrap()
             .len()

@@ -15,6 +15,7 @@ mod compact;
 mod conflicts;
 mod coordination;
 mod coverage;
+mod disputes;
 mod envelope;
 mod hidden;
 mod hostile;

@@ -60,9 +60,13 @@ async fn tools(State(app): State<Arc<App>>, request: Request) -> Reply {
     Ok(app.mcp.answer(request).await.into_response())
 }
 
-/// Returns the field that the path names.
-fn name(call: &Call) -> Option<&str> {
-    Some(call.param("field_id")).filter(|name| !name.is_empty())
+/// Returns the field that the path names; an empty name is not another name of the default field.
+fn name(call: &Call) -> Result<Option<&str>, Failure> {
+    match call.param("field_id") {
+        "" if call.path().contains("{field_id}") => Err(Failure::not_found("field")),
+        "" => Ok(None),
+        name => Ok(Some(name)),
+    }
 }
 
 async fn message(mut call: Call) -> Reply {
@@ -73,15 +77,14 @@ async fn message(mut call: Call) -> Reply {
     };
     let agent = envelope.agent_id().to_owned();
     let engine = &call.app.engine;
-    let mut answer = engine
-        .field_message(&call.caller, name(&call), envelope)
-        .await;
+    let field = name(&call)?;
+    let mut answer = engine.field_message(&call.caller, field, envelope).await;
     if let (Some(Operation::Subscribe), Ok(answer)) = (operation, &mut answer)
         && let Some(push) = answer.get_mut("push").and_then(canon::Value::as_object_mut)
     {
-        let url = push_url(&call, "notifications", &agent);
+        let url = push_url(&call, field, "notifications", &agent);
         push.insert("sse_url".to_owned(), url.into());
-        let url = push_url(&call, "notifications/socket", &agent);
+        let url = push_url(&call, field, "notifications/socket", &agent);
         // `http` becomes `ws`, and `https` `wss`.
         let url = url.replacen("http", "ws", 1);
         push.insert("websocket_url".to_owned(), url.into());
@@ -94,7 +97,7 @@ async fn message(mut call: Call) -> Reply {
 }
 
 /// Returns where an agent listens.
-fn push_url(call: &Call, path: &str, agent: &str) -> String {
+fn push_url(call: &Call, field: Option<&str>, path: &str, agent: &str) -> String {
     let mut escaped = String::new();
     for byte in agent.bytes() {
         match byte {
@@ -104,7 +107,7 @@ fn push_url(call: &Call, path: &str, agent: &str) -> String {
             other => escaped.push_str(&format!("%{other:02X}")),
         }
     }
-    let base = match name(call) {
+    let base = match field {
         Some(name) => format!("/akashik/fields/{name}/v1"),
         None => "/akashik/v1".to_owned(),
     };
@@ -139,7 +142,7 @@ async fn listening(call: &Call) -> Result<Result<FieldStream, FieldRefused>, Fai
         return Err(Failure::invalid("agent_id", message));
     };
     let engine = &call.app.engine;
-    Ok(engine.field_stream(&call.caller, name(call), agent).await)
+    Ok(engine.field_stream(&call.caller, name(call)?, agent).await)
 }
 
 /// Reads the envelope, without the caller's own credential where it should be in it.
@@ -175,9 +178,9 @@ fn is_json(given: &str) -> bool {
     essence.eq_ignore_ascii_case("application/json") && call::is_json(given)
 }
 
-async fn view(call: &Call, view: FieldView) -> Result<canon::Value, FieldRefused> {
+async fn view(call: &Call, view: FieldView) -> Result<Result<canon::Value, FieldRefused>, Failure> {
     let engine = &call.app.engine;
-    engine.field_view(&call.caller, name(call), view).await
+    Ok(engine.field_view(&call.caller, name(call)?, view).await)
 }
 
 fn shown(answer: Result<Response, FieldRefused>) -> Reply {
@@ -189,17 +192,23 @@ fn shown(answer: Result<Response, FieldRefused>) -> Reply {
 }
 
 async fn status(call: Call) -> Reply {
-    let found = view(&call, FieldView::Status).await;
+    let found = view(&call, FieldView::Status).await?;
     shown(found.map(|found| call::ok(&found)))
 }
 
 async fn agents(call: Call) -> Reply {
-    let found = view(&call, FieldView::Agents).await;
+    let found = view(&call, FieldView::Agents).await?;
     shown(found.map(|found| call::ok(&found)))
 }
 
 async fn conflicts(call: Call) -> Reply {
-    let found = view(&call, FieldView::Conflicts).await;
+    let limit = match call.query("limit")?.map(str::parse::<u64>) {
+        None => None,
+        Some(Ok(limit)) if limit > 0 => Some(limit),
+        Some(_) => return Err(Failure::invalid("limit", "`limit` is a number from 1 on")),
+    };
+    let cursor = call.query("cursor")?.map(str::to_owned);
+    let found = view(&call, FieldView::Conflicts { limit, cursor }).await?;
     shown(found.map(|found| call::ok(&found)))
 }
 
@@ -219,7 +228,7 @@ async fn graph(call: Call) -> Reply {
         Some("svg") => (FieldView::Svg(kind, id.to_owned()), "image/svg+xml"),
         Some(_) => return Err(Failure::invalid("format", "`format` is `dot` or `svg`")),
     };
-    let drawn = view(&call, wanted).await;
+    let drawn = view(&call, wanted).await?;
     shown(drawn.map(|drawn| {
         let text = drawn.as_str().unwrap_or_default().to_owned();
         ([(header::CONTENT_TYPE, media_type)], text).into_response()

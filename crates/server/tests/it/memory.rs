@@ -1039,3 +1039,44 @@ async fn events_of_a_field_confirm_no_guess_of_what_was_said() {
     // The same message is still known.
     assert_eq!(memory.post("record", &envelope).await, got);
 }
+
+#[tokio::test]
+async fn conflicts_are_viewed_in_pages_and_a_field_has_a_name() {
+    let server = Server::start().await;
+    let memory = Memory::at(&server);
+    memory.join("ann").await;
+    let known = id_of(&memory.note("ann", "It is so", json!({})).await);
+    let mut made = Vec::new();
+    for _ in 0..3 {
+        let more = json!({"relations": [{"type": "contradicts", "target_id": known}]});
+        let answer = memory.note("ann", "It is not", more).await;
+        made.push(answer["conflicts_detected"][0].clone());
+    }
+    let (status, first) = memory.get("conflicts?limit=2").await;
+    assert_eq!((status, &first["conflicts_total"]), (200, &json!(3)));
+    let next = first["next_cursor"].as_str().unwrap().to_owned();
+    assert_eq!(json!(next), made[1]);
+    let (_, last) = memory
+        .get(&format!("conflicts?limit=2&cursor={next}"))
+        .await;
+    assert_eq!(last["conflicts"][0]["id"], made[2]);
+    assert_eq!(last["conflicts"].as_array().unwrap().len(), 1);
+    assert_eq!(last["next_cursor"], json!(null));
+    let (_, all) = memory.get("conflicts").await;
+    assert_eq!(
+        all.as_object().unwrap().len(),
+        1,
+        "everything, and no more to say"
+    );
+    assert_eq!(memory.get("conflicts?limit=0").await.0, 400);
+    let unknown = memory.get("conflicts?cursor=conflict_none").await;
+    assert_eq!(
+        (unknown.0, &unknown.1["code"]),
+        (400, &json!("INVALID_REQUEST"))
+    );
+
+    let nameless = memory.field("");
+    assert_eq!(nameless.get("field/status").await.0, 404);
+    let payload = json!({"id": "bob", "role": "analyst"});
+    assert_eq!(nameless.send("register", "bob", payload).await.0, 404);
+}

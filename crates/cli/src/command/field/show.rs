@@ -151,7 +151,13 @@ pub(super) fn conflicts(out: &mut Output, answer: &Value) -> anyhow::Result<()> 
             (units, None),
         ]);
     }
-    rows.print(out, "")
+    rows.print(out, "")?;
+    let total = number(answer, "/conflicts_total");
+    let left = total.saturating_sub(found.len() as u64);
+    if left > 0 {
+        talk(format_args!("{left} of {total} conflicts are not shown"));
+    }
+    Ok(())
 }
 
 pub(super) fn merged(out: &mut Output, answer: &Value) -> anyhow::Result<()> {
@@ -228,6 +234,12 @@ pub(super) fn compacted(out: &mut Output, strategy: &str, answer: &Value) -> any
         for unit in kept.into_iter().flatten().filter_map(Value::as_str) {
             out.line(format_args!(
                 "{unit} was made of them and is in dispute: it keeps its words until the conflict ends and it is purged"
+            ))?;
+        }
+        for unit in list(answer, "units_kept").iter().filter_map(Value::as_str) {
+            let unit = shorten(unit, 60);
+            out.line(format_args!(
+                "{unit} is in an open conflict and keeps its words: end the conflict and purge it again"
             ))?;
         }
         if answer.get("erasure").and_then(Value::as_str) == Some("pending") {
