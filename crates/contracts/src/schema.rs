@@ -121,10 +121,8 @@ impl Checker<'_> {
             "maxLength" => test("maxLength", length(text_len(value), operand, |a, b| a <= b)),
             "minItems" => test("minItems", length(list_len(value), operand, |a, b| a >= b)),
             "maxItems" => test("maxItems", length(list_len(value), operand, |a, b| a <= b)),
-            "pattern" => {
-                if self.pattern(value, operand) == Some(false) {
-                    self.fail(path, "pattern", operand, Some(value));
-                }
+            "pattern" if self.pattern(value, operand) == Some(false) => {
+                self.fail(path, "pattern", operand, Some(value));
             }
             "required" => self.required(operand, value, path),
             "properties" => self.properties(operand, value, path, depth_left),
