@@ -73,10 +73,10 @@ impl Folded {
                 let told = told.filter(|note| note.kind == Kind::ContractDecided);
                 self.expected = told.map(|note| note.payload).collect();
             }
-            Ok(Kind::ContractDecided) => {
-                if self.expected.pop_front().as_ref() != Some(&event.payload) {
-                    return Err("a verdict is not what was recorded");
-                }
+            Ok(Kind::ContractDecided)
+                if self.expected.pop_front().as_ref() != Some(&event.payload) =>
+            {
+                return Err("a verdict is not what was recorded");
             }
             _ => {}
         }
