@@ -124,25 +124,33 @@ test("what a stream says in events that nobody knows, and a call with two readin
   ]);
   const chat = (call) => JSON.stringify({ id: "x", object: "chat.completion", created: 1, model: "m", choices: [{ index: 0, finish_reason: "tool_calls", message: { role: "assistant", content: null, tool_calls: [call] } }] });
   const named = { id: "c1", type: "function", function: { name: "get_weather", arguments: '{"city":"Oslo"}' } };
+  const chunk = (delta, finish_reason) => `data: ${JSON.stringify({ id: "x", object: "chat.completion.chunk", created: 1, model: "m", choices: [{ index: 0, delta, finish_reason }] })}\n\n`;
+  const chunks = (...pieces) => `${pieces.map((piece) => chunk({ tool_calls: [piece] }, null)).join("")}${chunk({}, "tool_calls")}data: [DONE]\n\n`;
+  const told = (name, id) => ({ type: "response.output_item.done", output_index: 0, item: item(name, id) });
   const cases = [
     ["responses", responses(null), true],
+    ["responses", responses(told("get_weather", "c1")), true],
+    ["responses", responses(told("drop_table", "c2")).replace("event: response.completed", `${sse([told("get_weather", "c1")])}event: response.completed`), false],
     ["responses", responses({ type: "response.output_item.injected", output_index: 1, item: item("drop_table", "c2") }), false],
     ["responses", responses({ type: "response.in_progress", response: response([], "in_progress"), item: item("drop_table", "c2") }), false],
     ["chat", chat(named), true],
     ["chat", chat({ ...named, custom: { name: "drop_table", input: "x" } }), false],
     ["chat", chat({ ...named, name: "drop_table" }), false],
+    ["chat", chunks({ index: 0, ...named }), true],
+    ["chat", chunks({ index: 0, function: { arguments: '{"city":"Oslo"}' } }, { index: 0, id: "c1", type: "function", function: { name: "get_weather", arguments: "" } }), false],
     ["messages", messages(null), true],
     ["messages", messages({ type: "content_block_replace", index: 0, content_block: block("drop_table") }), false],
   ];
   for (const library of all) {
     for (const [wire, text, isGood] of cases) {
       if ((wire === "messages") === isOpenAi(library)) continue;
-      const fetch = async () => new Response(text, { headers: { "content-type": wire === "chat" ? "application/json" : "text/event-stream" } });
+      const stream = !text.startsWith("{");
+      const fetch = async () => new Response(text, { headers: { "content-type": stream ? "text/event-stream" : "application/json" } });
       const session = replay(clientOf(library, "http://127.0.0.1:9", { fetch }), { contracts: contracts("get_weather") });
       const asked =
         wire === "responses"
           ? session.client.responses.create({ model: "m", input: "x", stream: true, tools: [responsesTool("get_weather")] })
-          : ask(library, session.client, wire === "chat" ? {} : { stream: true });
+          : ask(library, session.client, { stream });
       if (isGood) await asked;
       else {
         const error = await failure(asked);

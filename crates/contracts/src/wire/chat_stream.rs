@@ -201,7 +201,11 @@ impl Parts {
         if let Some(usage) = root.get("usage") {
             self.usage = chat_usage(usage);
         }
-        let choices = root.get("choices").and_then(At::items).unwrap_or_default();
+        let not_a_list = || ReplyError::unreadable("`choices` is not a list");
+        let choices = match root.get("choices") {
+            Some(list) => list.items().ok_or_else(not_a_list)?,
+            None => Vec::new(),
+        };
         let choice = match choices.as_slice() {
             [] => return Ok(()),
             [choice] if choice.get("index").is_none_or(|at| at.raw() == "0") => *choice,
@@ -260,6 +264,10 @@ impl PartialCall {
                 let text = text.str();
                 let text =
                     text.ok_or_else(|| ReplyError::unreadable("arguments are not a text"))?;
+                // Some readers begin a call with its name, and leave out what came before.
+                if self.name.is_empty() && !text.is_empty() {
+                    return Err(ReplyError::unreadable("arguments before their call"));
+                }
                 self.text.push_str(&text);
             }
         }

@@ -4,7 +4,9 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 
 use super::doc::{At, Doc, Edits};
-use super::reply::{End, Item, Read, ReplyError, responses, responses_item, substitute, text_of};
+use super::reply::{
+    End, Item, Read, ReplyError, custom_arguments, responses, responses_item, substitute, text_of,
+};
 use super::sse::{self, Change, Stream};
 use super::{stray, strip};
 use crate::request::ProposedCall;
@@ -20,29 +22,40 @@ pub(super) struct ResponsesStream {
 /// What the stream said about an output item before the end.
 #[derive(Debug, Default)]
 struct Told {
-    added: Option<(String, String)>,
-    done: Option<ProposedCall>,
+    added: Option<Shown>,
+    done: Option<Shown>,
     /// Arguments, or a text, in pieces.
     pieces: Option<String>,
     finished: Option<String>,
     /// The name that came with the whole arguments.
     named: Option<String>,
     text: Option<String>,
+    /// Texts that came whole, by the number of their part.
+    texts: BTreeMap<usize, String>,
     /// Commands of a shell, by their number: how each began, its pieces, and the whole.
     commands: BTreeMap<usize, Command>,
 }
 
 #[derive(Debug, Default)]
 struct Command {
-    begun: String,
+    begun: Option<String>,
     pieces: String,
     finished: Option<String>,
+}
+
+/// What an item shows: a call, a text, or nothing that is held against the end.
+#[derive(Debug, PartialEq, Eq)]
+enum Shown {
+    Call(ProposedCall),
+    Text(String),
+    Nothing,
 }
 
 impl ResponsesStream {
     pub(super) fn read(text: &str) -> Result<(Self, Read), ReplyError> {
         let stream = Stream::read(text)?;
         let mut told: BTreeMap<usize, Told> = BTreeMap::new();
+        let mut ids: BTreeMap<String, usize> = BTreeMap::new();
         let mut last = None;
         for (index, event) in stream.events().iter().enumerate() {
             let Some(doc) = event.doc() else {
@@ -63,7 +76,12 @@ impl ResponsesStream {
                     return Err(ReplyError::provider("the stream carries an error"));
                 }
                 "response.completed" | "response.incomplete" => last = Some((index, doc)),
-                _ => note(root, &kind, &mut told)?,
+                _ => {
+                    note(root, &kind, &mut told)?;
+                    if let Some((id, index)) = id_of_call(root, &kind).zip(output_index(root)) {
+                        place_once(&mut ids, id, index)?;
+                    }
+                }
             }
         }
         let Some((end, doc)) = last else {
@@ -78,6 +96,11 @@ impl ResponsesStream {
             .unwrap_or_default();
         for (index, told) in &told {
             told.compare(items.get(*index).copied())?;
+        }
+        for (index, item) in items.iter().enumerate() {
+            if let Some(id) = as_call(*item).and_then(|_| text_of(*item, "id")) {
+                place_once(&mut ids, id, index)?;
+            }
         }
         let stream = Self {
             places: parts.places,
@@ -181,6 +204,11 @@ fn note(root: At<'_>, kind: &str, told: &mut BTreeMap<usize, Told>) -> Result<()
     }
     let piece = match kind {
         "response.output_item.added" | "response.output_item.done" => root.get("item"),
+        "response.output_text.done" => root.get("text"),
+        "response.content_part.done" => match root.get("part").filter(|part| is_text(*part)) {
+            Some(part) => part.get("text"),
+            None => return Ok(()),
+        },
         "response.function_call_arguments.delta"
         | "response.custom_tool_call_input.delta"
         | "response.apply_patch_call_operation_diff.delta"
@@ -199,11 +227,17 @@ fn note(root: At<'_>, kind: &str, told: &mut BTreeMap<usize, Told>) -> Result<()
     let told = told.entry(index).or_default();
     let text = || piece.str().ok_or_else(wrong);
     match kind {
-        "response.output_item.added" => {
-            let call = as_call(piece);
-            told.added = call.map(|call| (call.id, call.name));
+        "response.output_item.added" => once(&mut told.added, shown(piece))?,
+        "response.output_item.done" => once(&mut told.done, shown(piece))?,
+        "response.output_text.done" | "response.content_part.done" => {
+            let part = root.get("content_index").map_or(Some(0), At::u64);
+            let part = part.and_then(|part| usize::try_from(part).ok());
+            let text = piece.shown().ok_or_else(wrong)?.into_owned();
+            let known = told.texts.entry(part.ok_or_else(wrong)?);
+            if *known.or_insert_with(|| text.clone()) != text {
+                return Err(differs());
+            }
         }
-        "response.output_item.done" => told.done = as_call(piece),
         "response.output_text.delta" => {
             let text = piece.shown().ok_or_else(wrong)?;
             told.text.get_or_insert_default().push_str(&text);
@@ -221,48 +255,123 @@ fn note(root: At<'_>, kind: &str, told: &mut BTreeMap<usize, Told>) -> Result<()
             let command = told.commands.entry(number.ok_or_else(wrong)?).or_default();
             let text = text()?;
             match kind {
-                "response.shell_call_command.added" => command.begun = text.into_owned(),
+                "response.shell_call_command.added" => once(&mut command.begun, text.into_owned())?,
                 "response.shell_call_command.delta" => command.pieces.push_str(&text),
-                _ => command.finished = Some(text.into_owned()),
+                _ => once(&mut command.finished, text.into_owned())?,
             }
         }
         _ => {
-            told.finished = Some(text()?.into_owned());
-            told.named = text_of(root, "name");
+            once(&mut told.finished, text()?.into_owned())?;
+            if let Some(name) = text_of(root, "name") {
+                once(&mut told.named, name)?;
+            }
         }
     }
     Ok(())
 }
 
-fn as_call(item: At<'_>) -> Option<ProposedCall> {
+/// Keeps what is told. The same again is not another; readers differ about which of two counts.
+fn once<T: PartialEq>(known: &mut Option<T>, found: T) -> Result<(), ReplyError> {
+    if known.as_ref().is_some_and(|known| *known != found) {
+        return Err(differs());
+    }
+    *known = Some(found);
+    Ok(())
+}
+
+/// The id by which an event names a call, or a part of one.
+fn id_of_call(root: At<'_>, kind: &str) -> Option<String> {
+    match kind {
+        "response.output_item.added" | "response.output_item.done" => {
+            let item = root.get("item")?;
+            as_call(item).and_then(|_| text_of(item, "id"))
+        }
+        "response.function_call_arguments.delta"
+        | "response.function_call_arguments.done"
+        | "response.custom_tool_call_input.delta"
+        | "response.custom_tool_call_input.done" => text_of(root, "item_id"),
+        _ => None,
+    }
+}
+
+/// Some readers go by ids, others by places: an id that stands at two places joins two calls for one of them.
+fn place_once(
+    ids: &mut BTreeMap<String, usize>,
+    id: String,
+    index: usize,
+) -> Result<(), ReplyError> {
+    if *ids.entry(id).or_insert(index) != index {
+        return Err(ReplyError::unreadable("an id of two calls"));
+    }
+    Ok(())
+}
+
+fn differs() -> ReplyError {
+    ReplyError::unreadable("the pieces of the stream differ from its end")
+}
+
+fn is_text(part: At<'_>) -> bool {
+    text_of(part, "type").as_deref() == Some("output_text")
+}
+
+fn shown(item: At<'_>) -> Shown {
     match responses_item(item) {
-        Item::Call(call, _) => Some(call),
-        Item::Text(_) | Item::Hosted(_) | Item::Other => None,
+        Item::Call(call, _) => Shown::Call(call),
+        Item::Text(text) => Shown::Text(text),
+        Item::Hosted(_) | Item::Other => Shown::Nothing,
+    }
+}
+
+fn as_call(item: At<'_>) -> Option<ProposedCall> {
+    match shown(item) {
+        Shown::Call(call) => Some(call),
+        Shown::Text(_) | Shown::Nothing => None,
+    }
+}
+
+/// Says whether an item that was begun is the one at the end. A call of a function begins without its arguments, or with all of
+/// them; the actions of other tools, and texts, may begin with a part.
+fn begins(begun: &Shown, item: At<'_>, end: &Shown) -> bool {
+    match (begun, end) {
+        (Shown::Call(begun), Shown::Call(end)) => {
+            let is_same = begun.id == end.id && begun.name == end.name;
+            let is_text = item.get("arguments").is_some() || item.get("input").is_some();
+            let is_empty = begun.arguments.is_empty() || begun.arguments == custom_arguments("");
+            is_same && (!is_text || is_empty || begun.arguments == end.arguments)
+        }
+        (Shown::Text(_), Shown::Text(_)) | (Shown::Nothing, Shown::Nothing) => true,
+        _ => false,
     }
 }
 
 impl Told {
     /// Refuses a stream of which the pieces say something else than the whole.
     fn compare(&self, item: Option<At<'_>>) -> Result<(), ReplyError> {
-        let differs = || ReplyError::unreadable("the pieces of the stream differ from its end");
         let item = item.ok_or_else(differs)?;
-        let call = as_call(item);
-        let same_added = self.added.as_ref().is_none_or(|(id, name)| {
-            call.as_ref()
-                .is_some_and(|call| call.id == *id && call.name == *name)
-        });
-        let same_done = self.done.is_none() || self.done == call;
+        let end = shown(item);
+        let same_added = self
+            .added
+            .as_ref()
+            .is_none_or(|begun| begins(begun, item, &end));
+        let same_done = self.done.as_ref().is_none_or(|done| *done == end);
         let same_name = self.named.is_none() || self.named == text_of(item, "name");
         let whole = text_of(item, "arguments")
             .or_else(|| text_of(item, "input"))
             .or_else(|| text_of(item.get("operation")?, "diff"));
         let mut pieces = self.pieces.iter().chain(&self.finished);
         let same_pieces = pieces.all(|text| whole.as_ref() == Some(text));
-        let text = match responses_item(item) {
-            Item::Text(text) => Some(text),
-            Item::Call(..) | Item::Hosted(_) | Item::Other => None,
+        let same_text = match (&self.text, &end) {
+            (Some(text), Shown::Text(whole)) => text == whole,
+            (Some(_), _) => false,
+            (None, _) => true,
         };
-        let same_text = self.text.is_none() || self.text == text;
+        let parts = item.get("content").and_then(At::items).unwrap_or_default();
+        let mut texts = self.texts.iter();
+        let same_texts = texts.all(|(number, text)| {
+            let part = parts.get(*number).filter(|part| is_text(**part));
+            part.and_then(|part| part.get("text")?.shown())
+                .is_some_and(|whole| whole == *text)
+        });
         let list = item.get("action").and_then(|action| action.get("commands"));
         let list = list.and_then(At::items).unwrap_or_default();
         let mut commands = self.commands.iter();
@@ -270,7 +379,8 @@ impl Told {
             let whole = list.get(*number).and_then(|whole| whole.str());
             whole.is_some_and(|whole| command.is(&whole))
         });
-        if same_added && same_done && same_name && same_pieces && same_text && same_commands {
+        let same = same_added && same_done && same_name && same_pieces;
+        if same && same_text && same_texts && same_commands {
             Ok(())
         } else {
             Err(differs())
@@ -281,9 +391,10 @@ impl Told {
 impl Command {
     /// Says whether what was told of a command is the command. It may begin with a part that its pieces repeat, or go on from.
     fn is(&self, whole: &str) -> bool {
+        let begun = self.begun.as_deref().unwrap_or_default();
         let is_joined = self.pieces == whole
-            || whole.strip_prefix(&*self.begun) == Some(&self.pieces)
-            || self.pieces.is_empty() && whole.starts_with(&self.begun);
+            || whole.strip_prefix(begun) == Some(&self.pieces)
+            || self.pieces.is_empty() && whole.starts_with(begun);
         is_joined && self.finished.as_deref().is_none_or(|text| text == whole)
     }
 }

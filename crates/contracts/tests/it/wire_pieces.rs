@@ -57,6 +57,112 @@ fn each_piece_of_a_responses_stream_is_held_against_its_end_by_itself() {
 }
 
 #[test]
+fn what_a_responses_stream_tells_twice_is_the_same_both_times() {
+    let call = |name: &str, arguments: &str| json!({"type":"function_call","id":"fc","call_id":"c1","name":name,"arguments":arguments});
+    let message = json!({"type":"message","id":"fc","role":"assistant","content":[]});
+    let whole = r#"{"n":1}"#;
+    let other = r#"{"n":2}"#;
+    let stream = |pieces: &[Value]| {
+        let mut list =
+            vec![json!({"type":"response.created","response":{"id":"resp_1","output":[]}})];
+        list.extend_from_slice(pieces);
+        list.push(json!({"type":"response.completed","response":{"id":"resp_1","status":"completed","output":[call("find", whole)]}}));
+        events(&list)
+    };
+    let added =
+        |item: &Value| json!({"type":"response.output_item.added","output_index":0,"item":item});
+    let done =
+        |item: &Value| json!({"type":"response.output_item.done","output_index":0,"item":item});
+    let finished = |name: &str, text: &str| json!({"type":"response.function_call_arguments.done","output_index":0,"name":name,"arguments":text});
+    let begun = call("find", "");
+    let ended = call("find", whole);
+    for good in [
+        [added(&begun), added(&begun)],
+        [added(&ended), done(&ended)],
+        [done(&ended), done(&ended)],
+        [finished("find", whole), finished("find", whole)],
+    ] {
+        let stream = stream(&good);
+        assert!(read(Wire::OpenAiResponses, &stream).is_ok(), "{stream}");
+    }
+    for bad in [
+        [added(&call("drop", "")), added(&begun)],
+        [added(&call("drop", "")), added(&message)],
+        [added(&call("find", other)), done(&ended)],
+        [done(&call("drop", whole)), done(&ended)],
+        [done(&call("find", other)), done(&ended)],
+        [done(&call("drop", whole)), done(&message)],
+        [done(&message), done(&ended)],
+        [finished("drop", whole), finished("find", whole)],
+        [finished("find", other), finished("find", whole)],
+    ] {
+        unreadable(Wire::OpenAiResponses, &stream(&bad));
+    }
+}
+
+#[test]
+fn what_a_shell_is_told_twice_is_the_same_both_times() {
+    let item = |command: &str| json!({"type":"shell_call","id":"sh","call_id":"c1","status":"completed","action":{"commands":[command]}});
+    let piece = |kind: &str, command: &str| json!({"type":format!("response.shell_call_command.{kind}"),"output_index":0,"command_index":0,"command":command});
+    let stream = |pieces: &[Value]| {
+        let mut list = pieces.to_vec();
+        list.push(json!({"type":"response.completed","response":{"id":"resp_1","status":"completed","output":[item("ls")]}}));
+        events(&list)
+    };
+    let good = stream(&[piece("added", ""), piece("done", "ls"), piece("done", "ls")]);
+    assert!(read(Wire::OpenAiResponses, &good).is_ok());
+    unreadable(
+        Wire::OpenAiResponses,
+        &stream(&[piece("done", "rm"), piece("done", "ls")]),
+    );
+    unreadable(
+        Wire::OpenAiResponses,
+        &stream(&[piece("added", "rm"), piece("added", "")]),
+    );
+}
+
+#[test]
+fn the_id_of_a_call_stands_at_one_place_of_a_responses_stream() {
+    let call = |id: &str, name: &str, arguments: &str| json!({"type":"function_call","id":id,"call_id":format!("c{id}"),"name":name,"arguments":arguments});
+    let delta = |index: usize, id: &str, text: &str| json!({"type":"response.function_call_arguments.delta","output_index":index,"item_id":id,"delta":text});
+    let stream = |first: &str, second: &str| {
+        events(&[
+            delta(0, first, r#"{"n":1}"#),
+            delta(1, second, r#"{"n":2}"#),
+            json!({"type":"response.completed","response":{"id":"resp_1","status":"completed",
+                "output":[call("fa", "pay", r#"{"n":1}"#), call("fb", "find", r#"{"n":2}"#)]}}),
+        ])
+    };
+    // Some servers give an item another id in each event: readers go by the place there.
+    for (first, second) in [("fa", "fb"), ("x", "y")] {
+        assert!(read(Wire::OpenAiResponses, &stream(first, second)).is_ok());
+    }
+    unreadable(Wire::OpenAiResponses, &stream("fb", "fa"));
+    unreadable(Wire::OpenAiResponses, &stream("fa", "fa"));
+    unreadable(Wire::OpenAiResponses, &stream("x", "x"));
+}
+
+#[test]
+fn what_a_responses_stream_shows_as_text_is_its_text() {
+    let message = |text: &str| json!({"type":"message","id":"m1","role":"assistant","content":[{"type":"output_text","text":text,"annotations":[]}]});
+    let stream = |piece: Value| {
+        events(&[
+            piece,
+            json!({"type":"response.completed","response":{"id":"resp_1","status":"completed","output":[message("Hello")]}}),
+        ])
+    };
+    let text = |text: &str| json!({"type":"response.output_text.done","output_index":0,"content_index":0,"text":text});
+    let part = |text: &str| json!({"type":"response.content_part.done","output_index":0,"content_index":0,"part":{"type":"output_text","text":text}});
+    let done = |text: &str| json!({"type":"response.output_item.done","output_index":0,"item":message(text)});
+    for good in [text("Hello"), part("Hello"), done("Hello")] {
+        assert!(read(Wire::OpenAiResponses, &stream(good)).is_ok());
+    }
+    for bad in [text("Hullo"), part("Hullo"), done("Hullo")] {
+        unreadable(Wire::OpenAiResponses, &stream(bad));
+    }
+}
+
+#[test]
 fn a_message_that_says_two_things_or_breaks_off_is_not_judged() {
     let start = json!({"type":"message_start","message":{"id":"msg_1","content":[],"usage":{"input_tokens":1,"output_tokens":1}}});
     let block = json!({"type":"content_block_start","index":0,"content_block":{"type":"tool_use","id":"c1","name":"find","input":{}}});

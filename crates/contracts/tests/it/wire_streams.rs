@@ -595,6 +595,27 @@ fn chat_pieces_that_readers_join_differently_are_not_judged() {
             &format!("{}{}data: [DONE]\n\n", chunk(call), chunk(second)),
         );
     }
+    // A list that is none: one reader finds the piece under its number, another sees no list.
+    let odd =
+        r#"data: {"choices":{"0":{"index":0,"delta":{"content":"x"},"finish_reason":"stop"}}}"#;
+    unreadable(
+        Wire::OpenAiChat,
+        &format!("{}{odd}\n\ndata: [DONE]\n\n", chunk(call)),
+    );
+    let early = r#"{"tool_calls":[{"index":1,"function":{"arguments":"{}"}}]}"#;
+    let late = r#"{"tool_calls":[{"index":1,"id":"b","function":{"name":"find","arguments":""}}]}"#;
+    let end = "data: [DONE]\n\n";
+    unreadable(
+        Wire::OpenAiChat,
+        &format!("{}{}{end}", chunk(early), chunk(late)),
+    );
+    assert!(
+        read(
+            Wire::OpenAiChat,
+            &format!("{}{}{end}", chunk(late), chunk(early))
+        )
+        .is_ok()
+    );
     // Repeating the same id and name is what some servers do.
     let again =
         r#"{"tool_calls":[{"index":0,"id":"a","function":{"name":"find","arguments":" "}}]}"#;
