@@ -144,7 +144,7 @@ fn scopes(named: &[String], read_only: bool) -> anyhow::Result<Vec<String>> {
             return Err(Problem::new(
                 format!("`{scope}` is not a scope"),
                 format!(
-                    "the scopes are *, *:read, *:write, {}, {AGENT}NAME and {AGENT}PREFIX*",
+                    "the scopes are *, *:read, *:write, {}, {AGENT}NAME, {AGENT}PREFIX*",
                     SCOPES.join(", ")
                 ),
             )
