@@ -50,6 +50,8 @@ impl Program {
             .args(["serve", "--examples", "--listen", "127.0.0.1:0", "--data"])
             .arg(data)
             .env("REPRISE_LOG_LEVEL", "warn")
+            // One key keeps three quarters of all connections at most, and a thousand streams are one key's.
+            .env("REPRISE_LIMITS_CONNECTIONS_MAX", "2048")
             .stdin(Stdio::null())
             .stdout(Stdio::null())
             .stderr(Stdio::piped())
