@@ -336,6 +336,11 @@ fn ln(value: f64) -> f64 {
 mod tests {
     use super::*;
 
+    fn score_all(search: &Search, query: &str, hidden: &BTreeSet<u32>, scores: &mut [f64]) {
+        let mut visits = VISITS_MAX;
+        search.score_words(query, hidden, &mut visits, scores);
+    }
+
     #[test]
     fn our_logarithm_is_the_logarithm() {
         for value in [1e-6, 0.3, 0.75, 1.0, 1.2, 1.5, 2.0, 10.0, 12_345.678, 1e9] {
@@ -357,11 +362,11 @@ mod tests {
         }
         let all = BTreeSet::new();
         let mut scores = vec![0.0; 4];
-        search.score_words("cache latency", &all, &mut VISITS_MAX.clone(), &mut scores);
+        score_all(&search, "cache latency", &all, &mut scores);
         assert!(scores[0] > scores[3] && scores[3] > scores[1], "{scores:?}");
         search.erase(0, &[texts[0]]);
         let mut scores = vec![0.0; 4];
-        search.score_words("rises", &all, &mut VISITS_MAX.clone(), &mut scores);
+        score_all(&search, "rises", &all, &mut scores);
         assert_eq!(scores, [0.0; 4]);
     }
 
@@ -413,8 +418,8 @@ mod tests {
             }
             for query in queries {
                 let (mut one, mut other) = (vec![0.0; 2], vec![0.0; 2]);
-                without.score_words(query, &none, &mut VISITS_MAX.clone(), &mut one);
-                with.score_words(query, &hidden, &mut VISITS_MAX.clone(), &mut other);
+                score_all(&without, query, &none, &mut one);
+                score_all(&with, query, &hidden, &mut other);
                 assert_eq!(one, other, "{query}");
                 for row in 0..2 {
                     let at = with.words_at(query, &hidden, row);
