@@ -136,8 +136,9 @@ impl Run<'_> {
     fn take(&mut self, told: &Told) {
         match told {
             Told::Offered(tools) => self.offered = Some(tools.clone()),
-            Told::Prepared { id, sent } => {
+            Told::Prepared { id, at, sent } => {
                 self.settle_held(None);
+                self.expire(*at);
                 let request = self.request(Some(sent));
                 self.check_request(&request, Some(sent), None);
                 self.prepared.insert(id.clone(), (**sent).clone());
@@ -185,6 +186,9 @@ impl Run<'_> {
                     refused,
                     whole: *whole,
                 };
+                if let Some(at) = at {
+                    self.expire(*at);
+                }
                 let waiting = proposal.as_ref().and_then(|name| self.waiting.remove(name));
                 match waiting {
                     Some(held) => self.settle(held, Some(settled)),
@@ -394,6 +398,13 @@ impl Run<'_> {
         }
     }
 
+    /// Lets go of calls that nobody had executed by then.
+    fn expire(&mut self, at: Timestamp) {
+        for call in self.state.expired(at) {
+            self.apply(&Event::Expired { call });
+        }
+    }
+
     fn respond(
         &mut self,
         at: Timestamp,
@@ -444,9 +455,7 @@ impl Run<'_> {
         is_checked: bool,
     ) {
         self.turn += 1;
-        for call in self.state.expired(at) {
-            self.apply(&Event::Expired { call });
-        }
+        self.expire(at);
         let request = self.request(sent);
         if !is_checked {
             self.check_request(&request, sent, cost);

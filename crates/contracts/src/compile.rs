@@ -9,7 +9,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use canon::Digest;
 
-use crate::contract::{Content, Contract, Precondition, RiskGate};
+use crate::contract::{Content, Contract, Precondition, RiskGate, file_stem};
 use crate::finding::{Code, Finding, Findings, Place, Severity, shown};
 use crate::invariant::Invariant;
 use crate::path::Path;
@@ -116,6 +116,7 @@ fn compile_within(
     let mut trees = BTreeMap::new();
     let (session, session_tree) = read_session(session, &mut patterns, &mut all);
     let mut tools: BTreeMap<String, (Contract, Findings)> = BTreeMap::new();
+    let mut unread = BTreeSet::new();
     for source in contracts {
         let mut findings = Findings::after(&source.file, patterns);
         let node = yaml::read(&source.text, &mut findings);
@@ -124,6 +125,7 @@ fn compile_within(
             .and_then(|node| Contract::decode(node, &source.file, &mut findings));
         patterns = findings.patterns;
         let (Some(contract), Some(node)) = (contract, node) else {
+            unread.extend(file_stem(&source.file).map(str::to_owned));
             all.extend(findings.into_list());
             continue;
         };
@@ -140,7 +142,7 @@ fn compile_within(
         trees.insert(contract.tool.clone(), node.to_value());
         tools.insert(contract.tool.clone(), (contract, findings));
     }
-    check_names(&mut tools, &session, &mut all);
+    check_names(&mut tools, &session, &unread, &mut all);
     let mut contracts = BTreeMap::new();
     for (tool, (contract, findings)) in tools {
         all.extend(findings.into_list());
@@ -328,16 +330,22 @@ fn read_session(
     *patterns = findings.patterns;
     all.extend(findings.into_list());
     let tree = node.map_or(Value::Null, |node| node.to_value());
-    (session.unwrap_or_default(), tree)
+    let unread = || Session {
+        names_phases: true,
+        ..Session::default()
+    };
+    (session.unwrap_or_else(unread), tree)
 }
 
-/// Checks the names that one file uses and another declares.
+/// Checks the names that one file uses and another declares. What is wrong with a file that cannot be read is said by itself: the
+/// tool that it is named after counts as declared.
 fn check_names(
     tools: &mut BTreeMap<String, (Contract, Findings)>,
     session: &Session,
+    unread: &BTreeSet<String>,
     all: &mut Vec<Finding>,
 ) {
-    let known: BTreeSet<String> = tools.keys().cloned().collect();
+    let known: BTreeSet<String> = tools.keys().chain(unread).cloned().collect();
     let slots: BTreeSet<String> = tools
         .values()
         .flat_map(|(contract, _)| &contract.binds)
@@ -359,15 +367,17 @@ fn check_names(
                 findings.error(named.at, Code::UnknownName, message);
             }
         }
-        for slot in contract.slots_used() {
+        // A file that cannot be read may bind any slot.
+        for (slot, at) in contract.slots_used().filter(|_| unread.is_empty()) {
             if !slots.contains(slot) {
                 let message = format!("slot {} is bound by no contract", shown(slot));
-                findings.error(contract.tool_at, Code::UnknownName, message);
+                findings.error(at, Code::UnknownName, message);
             }
         }
         let phases = contract.valid_in_phases.iter().flatten();
         for named in phases.chain(&contract.advances_to) {
             let message = match &session.phases {
+                None if session.names_phases => continue,
                 None => "the session file has no phases".to_owned(),
                 Some(machine) if machine.names.contains(&named.name) => continue,
                 Some(_) => format!("phase {} is declared nowhere", shown(&named.name)),

@@ -239,7 +239,7 @@ const TIMEOUT_MS_MAX: u64 = 3_600_000;
 pub(crate) const TIMEOUT_MS: u64 = 30_000;
 
 impl Contract {
-    /// Reads a contract file. Returns nothing when the tool or its class is unknown; findings say everything.
+    /// Reads a contract file. Returns nothing when the tool is unknown; findings say everything.
     pub(crate) fn decode(node: &Node, file: &str, findings: &mut Findings) -> Option<Self> {
         let mut fields = Fields::of(node, findings)?;
         let tool = fields.required("tool", findings);
@@ -285,7 +285,8 @@ impl Contract {
             tool_at: tool.at,
             tool: tool.name,
             file: file.to_owned(),
-            side_effect: side_effect?,
+            // Without a class there is a finding, and nothing starts.
+            side_effect: side_effect.unwrap_or(SideEffect::Admin),
             gate,
             evidence_class: evidence.0,
             commit_requirement: evidence.1,
@@ -312,16 +313,16 @@ impl Contract {
         })
     }
 
-    /// Returns the slots that the contract refers to, with the field's word.
-    pub(crate) fn slots_used(&self) -> impl Iterator<Item = &str> {
+    /// Returns the slots that the contract refers to, and where.
+    pub(crate) fn slots_used(&self) -> impl Iterator<Item = (&str, Place)> {
         let invariants = self.arguments.iter().chain(&self.execution_constraints);
-        let refs = invariants.filter_map(Invariant::slot_name);
+        let refs = invariants.filter_map(Invariant::slot_used);
         let context = self
             .checkpoint
             .iter()
             .flat_map(|checkpoint| &checkpoint.context);
         let slots = context.filter_map(|entry| match &entry.source {
-            ContextSource::Slot(slot) => Some(slot.name.as_str()),
+            ContextSource::Slot(slot) => Some((slot.name.as_str(), slot.at)),
             ContextSource::Argument(_) => None,
         });
         refs.chain(slots)
@@ -340,16 +341,22 @@ impl Contract {
     }
 }
 
+/// Returns the tool that a file is named after; none for a document that was handed over without a file.
+pub(crate) fn file_stem(file: &str) -> Option<&str> {
+    let name = file_name(file);
+    name.strip_suffix(".yaml")
+        .or_else(|| name.strip_suffix(".yml"))
+}
+
+fn file_name(file: &str) -> &str {
+    file.rsplit(['/', '\\']).next().unwrap_or(file)
+}
+
 fn check_file_name(file: &str, tool: &Named, findings: &mut Findings) {
-    let name = file.rsplit(['/', '\\']).next().unwrap_or(file);
-    let stem = name
-        .strip_suffix(".yaml")
-        .or_else(|| name.strip_suffix(".yml"));
-    // A document that was handed over without a file has no name to differ.
-    if stem.is_some_and(|stem| stem != tool.name) {
+    if file_stem(file).is_some_and(|stem| stem != tool.name) {
         let message = format!(
             "the file is named {} and its tool {}: they must be the same",
-            shown(name),
+            shown(file_name(file)),
             shown(&tool.name)
         );
         findings.error(tool.at, Code::Contradiction, message);

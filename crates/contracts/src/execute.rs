@@ -4,10 +4,11 @@
 
 use std::fmt;
 
+use domain::Timestamp;
 use serde::{Deserialize, Serialize};
 
 use crate::canonical;
-use crate::event::CallKey;
+use crate::event::{Call, CallKey};
 use crate::invariant::Operator;
 use crate::json;
 use crate::judge::Failure;
@@ -95,6 +96,7 @@ pub fn check_execution(
     tool: &str,
     call_id: Option<&str>,
     arguments: &str,
+    now: Timestamp,
 ) -> Result<CallKey, ExecutionRefusal> {
     match state.lifecycle() {
         Lifecycle::Open => {}
@@ -108,19 +110,25 @@ pub fn check_execution(
     let parsed = json::read_arguments(arguments);
     let arguments = parsed.map_err(|_| ExecutionRefusal::NoPendingCall)?;
     let digest = canon::sha256(canonical::text(&arguments).as_bytes());
-    let mut found = state.pending.iter().filter(|(key, pending)| {
-        pending.status == PendingStatus::Released
-            && pending.call.tool == tool
-            && pending.call.arguments_digest == digest
-            && call_id.is_none_or(|id| key.id == id)
-    });
-    // Ids may come again in later steps: a named call is the latest, an unnamed one the oldest.
-    let found = if call_id.is_some() {
-        found.next_back()
-    } else {
-        found.min_by_key(|(_, pending)| pending.order)
+    let is_it = |key: &CallKey, call: &Call| {
+        let same = call.tool == tool && call.arguments_digest == digest;
+        same && call_id.is_none_or(|id| key.id == id)
     };
-    let Some((key, _)) = found else {
+    let pending = state.pending.iter().filter(|(key, pending)| {
+        pending.status == PendingStatus::Released && is_it(key, &pending.call)
+    });
+    let pending = pending.map(|(key, pending)| (pending.order, key));
+    let counted = state
+        .counted
+        .iter()
+        .filter(|(key, counted)| is_it(key, &counted.call) && !counted.is_late(now));
+    let found = pending.chain(counted.map(|(key, counted)| (counted.order, key)));
+    // Ids may come again in later steps: a named call is the latest, an unnamed one the oldest.
+    let found = match call_id {
+        Some(_) => found.max_by_key(|(order, _)| *order),
+        None => found.min_by_key(|(order, _)| *order),
+    };
+    let Some((_, key)) = found else {
         return Err(ExecutionRefusal::NoPendingCall);
     };
     let failures = constraints(rules, state, tool, &arguments);

@@ -140,6 +140,38 @@ pub struct Governed<C, H> {
 impl<C: ModelClient, H: Hooks> Governed<C, H> {
     /// Starts a session. Touches nothing but the record.
     ///
+    /// The client belongs to the session from here on:
+    ///
+    /// ```
+    /// use contracts::Rules;
+    /// use contracts::governed::{Governed, Hooks, ModelClient, Planned};
+    ///
+    /// fn ask<C: ModelClient>(client: &mut C, planned: &Planned<'_, C::Body>) {
+    ///     let _ = client.create(planned);
+    /// }
+    ///
+    /// fn govern<C: ModelClient, H: Hooks>(mut client: C, rules: Rules, hooks: H, planned: &Planned<'_, C::Body>) {
+    ///     ask(&mut client, planned);
+    ///     let _session = Governed::start(client, rules, hooks);
+    /// }
+    /// ```
+    ///
+    /// Whoever would go around it does not compile:
+    ///
+    /// ```compile_fail,E0382
+    /// use contracts::Rules;
+    /// use contracts::governed::{Governed, Hooks, ModelClient, Planned};
+    ///
+    /// fn ask<C: ModelClient>(client: &mut C, planned: &Planned<'_, C::Body>) {
+    ///     let _ = client.create(planned);
+    /// }
+    ///
+    /// fn govern<C: ModelClient, H: Hooks>(mut client: C, rules: Rules, hooks: H, planned: &Planned<'_, C::Body>) {
+    ///     let _session = Governed::start(client, rules, hooks);
+    ///     ask(&mut client, planned);
+    /// }
+    /// ```
+    ///
     /// # Errors
     /// The beginning could not be recorded.
     pub fn start(client: C, rules: Rules, hooks: H) -> Result<Self, Fault> {

@@ -17,6 +17,7 @@ pub struct Invariant {
     path: Path,
     when_present: bool,
     operators: Vec<Operator>,
+    at: Place,
 }
 
 /// What must hold at a path.
@@ -154,6 +155,11 @@ impl Invariant {
         })
     }
 
+    /// Returns that name, and where the invariant stands.
+    pub(crate) fn slot_used(&self) -> Option<(&str, Place)> {
+        self.slot_name().map(|slot| (slot, self.at))
+    }
+
     /// Says whether a missing path makes the entry hold.
     pub(crate) fn holds_when_absent(&self) -> bool {
         self.when_present
@@ -205,6 +211,7 @@ impl Invariant {
             path: path?,
             when_present,
             operators,
+            at,
         })
     }
 }

@@ -25,6 +25,8 @@ pub struct Session {
     /// The file it came from; empty when there is none.
     pub file: String,
     pub(crate) phases: Option<Phases>,
+    /// True where the file lists phases, also when they cannot be read.
+    pub(crate) names_phases: bool,
     pub(crate) limits: Limits,
     pub(crate) risk_defaults: Option<BTreeMap<SideEffect, RiskGate>>,
     pub(crate) policy: Option<Policy>,
@@ -183,11 +185,8 @@ impl Session {
         }
         let agent = fields.optional("agent");
         let agent = agent.and_then(|node| decode::bounded_text(node, 256, findings));
-        let phases = graph::decode(
-            fields.optional("phases"),
-            fields.optional("transitions"),
-            findings,
-        );
+        let listed = fields.optional("phases");
+        let phases = graph::decode(listed, fields.optional("transitions"), findings);
         let limits = decode_parts::limits(fields.optional("session_limits"), findings);
         let risk = fields.optional("risk_defaults");
         let risk_defaults = risk.map(|node| decode_parts::risk_defaults(node, findings));
@@ -203,6 +202,7 @@ impl Session {
             agent: agent.map(ToOwned::to_owned),
             file: file.to_owned(),
             phases,
+            names_phases: listed.is_some(),
             limits,
             risk_defaults,
             policy,

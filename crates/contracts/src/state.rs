@@ -59,6 +59,10 @@ pub struct State {
     pub(crate) filter: Option<BTreeSet<String>>,
     /// Released calls whose execution was not reported yet, or whose outcome is unknown.
     pub(crate) pending: BTreeMap<CallKey, Pending>,
+    /// Calls that counted when they were released, because their contract asks for no report, and were not begun since.
+    pub(crate) counted: BTreeMap<CallKey, Counted>,
+    /// Those that were begun.
+    pub(crate) begun: BTreeMap<CallKey, Call>,
     /// Responses that wait for people.
     pub(crate) waiting: BTreeMap<String, Waiting>,
     /// The latest call of each id, for outputs.
@@ -153,6 +157,24 @@ pub(crate) enum PendingStatus {
     Unknown,
 }
 
+/// A call that counted when it was released.
+#[derive(Debug, Clone)]
+pub(crate) struct Counted {
+    pub(crate) call: Call,
+    pub(crate) order: Order,
+    pub(crate) since: Timestamp,
+}
+
+/// How long a released call waits for its execution.
+const EXPIRY_MICROS: i64 = 600_000_000;
+
+impl Counted {
+    /// Says whether it was not begun in time: then it is not begun any more.
+    pub(crate) fn is_late(&self, now: Timestamp) -> bool {
+        now.as_micros().saturating_sub(self.since.as_micros()) >= EXPIRY_MICROS
+    }
+}
+
 /// A response that waits for people.
 #[derive(Debug, Clone)]
 pub(crate) struct Waiting {
@@ -228,6 +250,18 @@ impl State {
             .map(|(key, pending)| (key, &pending.call))
     }
 
+    /// Returns the released calls that may be executed or are: those that are not settled, and those that counted at once.
+    pub fn released(&self) -> impl Iterator<Item = (&CallKey, &Call)> {
+        let counted = self.counted.iter();
+        let counted = counted.map(|(key, counted)| (key, &counted.call));
+        self.unsettled().chain(counted).chain(self.begun.iter())
+    }
+
+    /// Says whether a call counted when it was released.
+    pub fn has_counted(&self, call: &CallKey) -> bool {
+        self.counted.contains_key(call) || self.begun.contains_key(call)
+    }
+
     /// Returns how many calls have an unknown outcome.
     pub fn unknown_outcomes(&self) -> usize {
         let unknown = |pending: &&Pending| pending.status == PendingStatus::Unknown;
@@ -239,7 +273,7 @@ impl State {
         let now = now.max(self.clock);
         let late = |pending: &Pending| {
             let age = now.as_micros().saturating_sub(pending.since.as_micros());
-            pending.status == PendingStatus::Released && age >= 600_000_000
+            pending.status == PendingStatus::Released && age >= EXPIRY_MICROS
         };
         let late = self.pending.iter().filter(|(_, pending)| late(pending));
         late.map(|(key, _)| key.clone()).collect()

@@ -18,8 +18,8 @@ use std::sync::Arc;
 use canon::{Digest, Map, Profile, Value, append_members, jcs, sha256};
 use domain::{ArtifactKind, Ask, Event, Kind, ModelUse};
 
-pub(crate) use agent::recorded_contracts;
 pub use agent::{check_contracts, excluded_model, is_unknown, ruled_output, told_failure};
+pub(crate) use agent::{recorded_contracts, response_of};
 pub use builtin::{EXAMPLES, builtin};
 pub use door::{NAME_CHARS_MAX, SAFE_INTEGER_MAX, VALUE_DEPTH_MAX};
 pub use performed::Performed;

@@ -4,17 +4,17 @@
 //! what became of it then: the first call that was made and would have been blocked is what these contracts change, the later
 //! ones may not have happened.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use contracts::backtest::{Backtested, CallVerdict, Change, Sent, Then, Told, Verdicts, backtest};
-use contracts::wire::{Reply, Wire, WireRequest};
 use contracts::{
-    Compiled, ConfigError, Decimal, Executors, Mode, OfferedTool, Options, Rules, ToolChoice,
-    Usage, json as exact,
+    Compiled, ConfigError, Decimal, Executors, Mode, OfferedTool, Options, Response, Rules,
+    ToolChoice, Usage, json as exact,
 };
 use domain::{Preflight, Timestamp};
 use runs::replay::{Beginning, Cost, Exchange, Source, exchanges};
+use runs::workflow::governed::judged_as;
 use serde_json::{Value, json};
 
 use super::BacktestArgs;
@@ -36,6 +36,9 @@ struct Found {
     judged: Vec<Judged>,
     without_calls: usize,
     earlier: usize,
+    /// The runs that were looked at, and how often one of them was given again.
+    seen: BTreeSet<String>,
+    again: usize,
     left_out: LeftOut,
     /// Why these contracts cannot judge a run.
     cannot: Option<ConfigError>,
@@ -70,6 +73,9 @@ pub(super) fn run(args: &BacktestArgs) -> anyhow::Result<Exit> {
     }
     found.left_out = left_out;
     if found.judged.is_empty() && found.without_calls == 0 {
+        for name in &found.left_out.unreadable {
+            talk(format_args!("not read: {}", printable(name)));
+        }
         let hint = "name bundles (`reprise task export`), an export (`reprise log export`) or a data directory";
         let message = format!(
             "no run to judge: {} could not be read, {} began earlier",
@@ -120,6 +126,7 @@ impl Judge {
         // What became of a call is taken from the record.
         options.executors = Executors::All;
         options.answers_checkpoints = true;
+        judged_as(began.telling, &mut options);
         options.labels.clone_from(&self.labels);
         options.principal = self.principal.clone().or_else(|| began.principal.clone());
         let compiled = Arc::clone(&self.compiled);
@@ -134,10 +141,27 @@ impl Judge {
         let Some(started) = source.event(0).map(|event| event.created_at) else {
             return;
         };
+        if !found.seen.insert(source.task_id.to_string()) {
+            found.again += 1;
+            return;
+        }
         if since.is_some_and(|since| started < since) {
             found.earlier += 1;
             return;
         }
+        match self.verdicts(source, started) {
+            Ok(Some(verdicts)) => found.judged.push(Judged {
+                task: source.task_id.to_string(),
+                started,
+                verdicts,
+            }),
+            Ok(None) => found.without_calls += 1,
+            Err(error) => drop(found.cannot.get_or_insert(error)),
+        }
+    }
+
+    /// Judges a run; none when nothing was said in it that could be judged.
+    fn verdicts(&self, source: &Source, at: Timestamp) -> Result<Option<Verdicts>, ConfigError> {
         let exchanges = exchanges(source);
         let is_talk = |exchange: &Exchange| {
             matches!(
@@ -146,36 +170,48 @@ impl Judge {
             )
         };
         if !exchanges.iter().any(is_talk) {
-            found.without_calls += 1;
-            return;
+            return Ok(None);
         }
-        let began = Beginning::read(source, started);
-        let rules = began.as_ref().ok().map(|began| self.rules(began));
-        let verdicts = match (began, rules) {
-            (Ok(began), Some(Ok(rules))) => {
-                let told = Telling::new(&rules, &began).tell(&exchanges);
-                backtest(&rules, began.start, &told)
+        let began = match Beginning::read(source, at) {
+            Ok(began) => began,
+            Err(what) => {
+                let (calls, gaps) = (Vec::new(), vec![what]);
+                return Ok(Some(Verdicts { calls, gaps }));
             }
-            (_, Some(Err(error))) => {
-                found.cannot.get_or_insert(error);
-                return;
-            }
-            (Err(what), _) => Verdicts {
-                calls: Vec::new(),
-                gaps: vec![what],
-            },
-            (Ok(_), None) => return,
         };
-        if verdicts.calls.is_empty() && verdicts.gaps.is_empty() {
-            found.without_calls += 1;
-            return;
-        }
-        found.judged.push(Judged {
-            task: source.task_id.to_string(),
-            started,
-            verdicts,
-        });
+        let rules = self.rules(&began)?;
+        let told = Telling::new(&rules, &began).tell(&exchanges);
+        let verdicts = backtest(&rules, began.start, &told);
+        let is_silent = verdicts.calls.is_empty() && verdicts.gaps.is_empty();
+        Ok((!is_silent).then_some(verdicts))
     }
+}
+
+/// Judges a recorded run again. Returns what is not as it was recorded, none when nothing was called in it.
+pub(super) fn differences(compiled: &Arc<Compiled>, source: &Source) -> Option<Vec<String>> {
+    let judge = Judge {
+        compiled: Arc::clone(compiled),
+        labels: Vec::new(),
+        principal: None,
+    };
+    let at = source.event(0)?.created_at;
+    let verdicts = match judge.verdicts(source, at) {
+        Ok(verdicts) => verdicts?,
+        Err(error) => return Some(vec![format!("the contracts cannot judge it: {error}")]),
+    };
+    let calls = verdicts.calls.iter().filter_map(|call| {
+        let cells = row(call, true)?;
+        let texts: Vec<&str> = cells.iter().map(|(text, _)| text.as_str()).collect();
+        let [turn, tool, was, now, why, ..] = texts.as_slice() else {
+            return None;
+        };
+        Some(format!(
+            "turn {turn}, {tool}: {was} then, {now} now ({why})"
+        ))
+    });
+    let gaps = verdicts.gaps.iter();
+    let gaps = gaps.map(|gap| format!("the record does not hold {gap}"));
+    Some(calls.chain(gaps).collect())
 }
 
 fn dollars(micros: u64) -> Option<Decimal> {
@@ -217,12 +253,18 @@ impl<'a> Telling<'a> {
         match exchange {
             Exchange::Tools(None) => gap("the offered tools"),
             Exchange::Tools(Some(list)) => Told::Offered(offered(list)),
-            Exchange::Prepared { id, request } => {
+            Exchange::Prepared {
+                id,
+                at,
+                request,
+                seen,
+            } => {
                 let model = format!("{}/{}", request.provider, request.model);
                 self.models.insert(id.clone(), model);
                 Told::Prepared {
                     id: id.clone(),
-                    sent: Box::new(sent(request)),
+                    at: *at,
+                    sent: Box::new(sent(request, seen.as_ref())),
                 }
             }
             Exchange::Answered { response: None, .. } => gap("an answer of the model"),
@@ -233,30 +275,16 @@ impl<'a> Telling<'a> {
                 cost,
                 names,
             } => {
-                let request = WireRequest::read(
-                    Wire::OpenAiChat,
-                    br#"{"model":"recorded","messages":[]}"#,
-                    &std::collections::BTreeSet::new(),
-                );
-                let mut response = response.clone();
-                // A session is judged by what was proposed to it, as it is.
-                if names.is_none() {
-                    write_empty_arguments(&mut response);
+                if *withheld && reads_text(self.rules, response) {
+                    return gap("the text beside a call");
                 }
-                let bytes = response.to_string().into_bytes();
                 let prepared = names.as_ref().map(|(prepared, _)| prepared.clone());
-                match Reply::read(&request, &bytes, false, false) {
-                    Ok(reply) if *withheld && reads_text(self.rules, &reply) => {
-                        gap("the text beside a call")
-                    }
-                    Ok(reply) => Told::Answered {
-                        at: *at,
-                        response: reply.response().clone(),
-                        cost: self.cost(*cost, prepared.as_deref()),
-                        prepared,
-                        proposal: names.as_ref().map(|(_, proposal)| proposal.clone()),
-                    },
-                    Err(error) => gap(&format!("an answer of the model: {error}")),
+                Told::Answered {
+                    at: *at,
+                    response: response.clone(),
+                    cost: self.cost(*cost, prepared.as_deref()),
+                    prepared,
+                    proposal: names.as_ref().map(|(_, proposal)| proposal.clone()),
                 }
             }
             Exchange::Discarded { at, cost, prepared } => Told::Discarded {
@@ -292,7 +320,7 @@ fn gap(what: &str) -> Told {
 }
 
 /// A request as its session prepared it.
-fn sent(request: &Preflight) -> Sent {
+fn sent(request: &Preflight, seen: Option<&contracts::Value>) -> Sent {
     let tools = request.offered_tools.iter().map(|tool| OfferedTool {
         name: tool.name.clone(),
         schema: tool.schema.as_ref().and_then(read_exactly),
@@ -306,7 +334,7 @@ fn sent(request: &Preflight) -> Sent {
             Some(tool) => ToolChoice::Named(tool.clone()),
             None => ToolChoice::Auto,
         },
-        view: request.request.as_ref().and_then(read_exactly),
+        view: seen.cloned(),
     }
 }
 
@@ -316,22 +344,9 @@ fn read_exactly(value: &Value) -> Option<contracts::Value> {
 }
 
 /// Says whether the contracts look at the text beside the calls of an answer.
-fn reads_text(rules: &Rules, reply: &Reply) -> bool {
-    let mut calls = reply.response().calls.iter();
+fn reads_text(rules: &Rules, response: &Response) -> bool {
+    let mut calls = response.calls.iter();
     calls.any(|call| rules.compiled().reads_content(&call.name))
-}
-
-/// A call without arguments is made with none, as the agent makes it.
-fn write_empty_arguments(response: &mut Value) {
-    let calls = response.pointer_mut("/choices/0/message/tool_calls");
-    for call in calls.and_then(Value::as_array_mut).into_iter().flatten() {
-        let arguments = call.pointer_mut("/function/arguments");
-        if let Some(Value::String(written)) = arguments
-            && written.trim().is_empty()
-        {
-            *written = "{}".to_owned();
-        }
-    }
 }
 
 fn offered(list: &Value) -> Vec<OfferedTool> {
@@ -401,6 +416,12 @@ fn print(args: &BacktestArgs, compiled: &Compiled, found: &Found) -> anyhow::Res
             found.earlier
         ))?;
     }
+    if found.again > 0 {
+        out.line(format_args!(
+            "{} given more than once, and judged once",
+            many(found.again, "run")
+        ))?;
+    }
     if found.left_out.replays > 0 {
         out.line(format_args!(
             "{} left out: what repeats a recorded run is not judged twice",
@@ -458,6 +479,7 @@ fn as_json(compiled: &Compiled, found: &Found, passed: bool) -> Value {
         "runs_blocked": stopped.count(),
         "runs_without_calls": found.without_calls,
         "runs_earlier": found.earlier,
+        "runs_again": found.again,
         "replays_left_out": found.left_out.replays,
         "unreadable": found.left_out.unreadable,
         "calls": {

@@ -3,8 +3,8 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 
-use contracts::Decimal;
 use contracts::backtest::Told;
+use contracts::{Decimal, ProposedCall, Response};
 use runs::replay::{Exchange, Source, exchanges};
 use serde_json::{Value, json};
 
@@ -61,7 +61,7 @@ fn look(source: &Source, seen: &mut BTreeMap<String, Seen>) {
                 ..
             } => {
                 run.settle(None, &[], seen);
-                run.answered(&response);
+                run.answered(response);
             }
             Exchange::Told(Told::Asked {
                 proposal: Some(name),
@@ -111,18 +111,14 @@ struct Proposed {
 }
 
 impl Run {
-    fn answered(&mut self, response: &Value) {
-        let calls = response.pointer("/choices/0/message/tool_calls");
-        for call in calls.and_then(Value::as_array).into_iter().flatten() {
-            let text = |pointer: &str| call.pointer(pointer).and_then(Value::as_str);
-            let (Some(id), Some(tool)) = (text("/id"), text("/function/name")) else {
-                continue;
-            };
-            self.names.insert(id.to_owned(), tool.to_owned());
+    fn answered(&mut self, response: Response) {
+        let is_named = |call: &ProposedCall| !call.id.is_empty() && !call.name.is_empty();
+        for call in response.calls.into_iter().filter(is_named) {
+            self.names.insert(call.id.clone(), call.name.clone());
             self.open.push(Proposed {
-                id: id.to_owned(),
-                tool: tool.to_owned(),
-                arguments: text("/function/arguments").unwrap_or_default().to_owned(),
+                id: call.id,
+                tool: call.name,
+                arguments: call.arguments,
                 after: self.returned.clone(),
             });
         }

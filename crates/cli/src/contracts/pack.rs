@@ -19,7 +19,7 @@ use serde_json::{Value, json};
 
 use super::TestArgs;
 use super::files::{Folder, read_text, subfolders, yaml_files};
-use super::report;
+use super::{backtest, recorded, report};
 use crate::exit::{Exit, OrHint, Problem};
 use crate::output::{Output, Paint, printable, talk};
 
@@ -210,9 +210,6 @@ pub(super) fn run(args: &TestArgs) -> anyhow::Result<Exit> {
     if let Some(name) = &pack_file.name {
         talk(printable(name));
     }
-    if args.pack.join("recordings").exists() {
-        talk("`recordings` is not read here: `reprise contracts backtest` judges recorded runs");
-    }
     let contracts = pack_file.contracts.as_deref().unwrap_or("contracts");
     let folder = Folder::read(&args.pack.join(contracts))?;
     let compiled = match folder.compile() {
@@ -231,18 +228,39 @@ pub(super) fn run(args: &TestArgs) -> anyhow::Result<Exit> {
     };
     let mut results = Vec::new();
     let golden = args.pack.join("golden");
-    if golden.is_symlink() {
-        let message = format!("`{}` is a link, and not read", golden.display());
-        return Err(Problem::new(message, "put the folder itself there").into());
+    let recordings = args.pack.join("recordings");
+    for folder in [&golden, &recordings] {
+        if folder.is_symlink() {
+            let message = format!("`{}` is a link, and not read", folder.display());
+            return Err(Problem::new(message, "put the folder itself there").into());
+        }
     }
     if golden.is_dir() {
         for path in case_files(&golden)? {
-            results.push(run_case(&compiled, &golden, &path)?);
+            let inside = path.strip_prefix(&golden).unwrap_or(&path);
+            let problems = run_case(&compiled, inside, &path);
+            results.push(CaseResult {
+                name: inside.with_extension("").to_string_lossy().into_owned(),
+                file: path.display().to_string(),
+                // A case that cannot be run shows nothing: it fails, and the others are run.
+                problems: problems.unwrap_or_else(|error| vec![format!("{error:#}")]),
+            });
+        }
+    }
+    if recordings.is_dir() {
+        for path in entries(&recordings)? {
+            let inside = path.strip_prefix(&args.pack).unwrap_or(&path);
+            results.push(CaseResult {
+                name: inside.with_extension("").to_string_lossy().into_owned(),
+                file: path.display().to_string(),
+                problems: run_recording(&compiled, &path),
+            });
         }
     }
     if results.is_empty() {
         let message = format!("`{}` has no cases", args.pack.display());
-        return Err(Problem::new(message, "a case is a file `golden/NAME.yaml`").into());
+        let hint = "a case is a file `golden/NAME.yaml`, or a recorded run in `recordings`";
+        return Err(Problem::new(message, hint).into());
     }
     if let Some(path) = &args.junit {
         report::junit(path, &results)?;
@@ -302,8 +320,44 @@ fn case_files(golden: &Path) -> anyhow::Result<Vec<PathBuf>> {
     Ok(found)
 }
 
-fn run_case(compiled: &Arc<Compiled>, golden: &Path, path: &Path) -> anyhow::Result<CaseResult> {
-    let inside = path.strip_prefix(golden).unwrap_or(path);
+/// Returns what lies in a folder and is not hidden, sorted.
+fn entries(folder: &Path) -> anyhow::Result<Vec<PathBuf>> {
+    let hint = "name a folder that can be read";
+    let shown = format!("`{}`", folder.display());
+    let mut found = Vec::new();
+    for entry in std::fs::read_dir(folder).or_hint(&shown, hint)? {
+        let entry = entry.or_hint(&shown, hint)?;
+        if !entry.file_name().as_encoded_bytes().starts_with(b".") {
+            found.push(entry.path());
+        }
+    }
+    found.sort();
+    Ok(found)
+}
+
+/// Judges recorded runs again: they must be judged as they went. Returns what is not.
+fn run_recording(compiled: &Arc<Compiled>, path: &Path) -> Vec<String> {
+    let (mut problems, mut judged) = (Vec::new(), 0);
+    let mut left_out = recorded::LeftOut::default();
+    let read = recorded::read(path, &mut left_out, &mut |source| {
+        let Some(differences) = backtest::differences(compiled, source) else {
+            return;
+        };
+        judged += 1;
+        let named = differences.into_iter();
+        problems.extend(named.map(|difference| format!("{}: {difference}", source.task_id)));
+    });
+    problems.extend(read.err().map(|error| format!("{error:#}")));
+    let unread = left_out.unreadable.into_iter();
+    problems.extend(unread.map(|name| format!("not read: {name}")));
+    if judged == 0 && problems.is_empty() {
+        problems.push("no run in it calls a tool, so that it shows nothing".to_owned());
+    }
+    problems
+}
+
+/// Runs a case. Returns what is not as it expects.
+fn run_case(compiled: &Arc<Compiled>, inside: &Path, path: &Path) -> anyhow::Result<Vec<String>> {
     let negative = inside.starts_with("negative");
     let text = read_text(path)?;
     let options = serde_saphyr::options! {
@@ -315,7 +369,6 @@ fn run_case(compiled: &Arc<Compiled>, golden: &Path, path: &Path) -> anyhow::Res
         format_args!("`{}`", path.display()),
         "docs/contracts.md shows the form of a case",
     )?;
-    let name = inside.with_extension("").to_string_lossy().into_owned();
     let source = contracts::Source {
         file: path.display().to_string(),
         text,
@@ -344,11 +397,7 @@ fn run_case(compiled: &Arc<Compiled>, golden: &Path, path: &Path) -> anyhow::Res
         let exact = exact_steps.and_then(|steps| steps.get(number));
         player.play(number + 1, step, exact, negative)?;
     }
-    Ok(CaseResult {
-        name,
-        file: path.display().to_string(),
-        problems: player.problems,
-    })
+    Ok(player.problems)
 }
 
 struct Player {
@@ -679,7 +728,7 @@ impl Player {
         execute: &Execute,
         exact: Option<&contracts::Value>,
     ) -> anyhow::Result<()> {
-        let mut open = self.state.unsettled();
+        let mut open = self.state.released();
         let found: Option<(CallKey, String)> = open
             .find(|(_, call)| call.tool == execute.tool)
             .map(|(key, call)| (key.clone(), call.arguments.clone()));
@@ -689,7 +738,7 @@ impl Player {
         let allowed = found.map(|(_, arguments)| arguments);
         let arguments = given.or(allowed).unwrap_or_else(|| "{}".to_owned());
         let tool = &execute.tool;
-        let checked = check_execution(&self.rules, &self.state, tool, None, &arguments);
+        let checked = check_execution(&self.rules, &self.state, tool, None, &arguments, self.now());
         let call = match (checked, &execute.refused) {
             (Err(refusal), Some(wanted)) => {
                 let found = refusal.reason().map(|reason| reason.to_string());

@@ -8,6 +8,7 @@ use std::sync::Arc;
 use canon::Digest;
 use domain::Event;
 use runs::replay::{Bundle, Log, Source};
+use serde_json::Value;
 
 use super::files::read_text;
 use crate::exit::OrHint;
@@ -30,9 +31,16 @@ pub(super) fn read(
     left_out: &mut LeftOut,
     each: &mut dyn FnMut(&Source),
 ) -> anyhow::Result<()> {
-    let mut take = |source: &Source, left_out: &mut LeftOut| match source.replays() {
-        Some(_) => left_out.replays += 1,
-        None => each(source),
+    let mut take = |source: &Source, left_out: &mut LeftOut| {
+        if let Some(reason) = source.damage() {
+            let name = format!("{} (damaged: {reason})", source.task_id);
+            left_out.unreadable.push(name);
+            return;
+        }
+        match source.replays() {
+            Some(_) => left_out.replays += 1,
+            None => each(source),
+        }
     };
     if path.join("events.jsonl").is_file() {
         return read_export(path, left_out, &mut take);
@@ -50,7 +58,12 @@ pub(super) fn read(
             files.push(entry.or_hint(&shown, hint)?.path());
         }
         files.sort();
-        for file in files.iter().filter(|file| file.is_file()) {
+        for file in &files {
+            if file.is_dir() {
+                let inner = format!("{} (a folder in a folder: name it too)", file.display());
+                left_out.unreadable.push(inner);
+                continue;
+            }
             match crate::command::replay::read_source(file) {
                 Ok(source) => take(&source, left_out),
                 Err(error) => left_out
@@ -70,7 +83,15 @@ fn read_export(
     left_out: &mut LeftOut,
     take: &mut dyn FnMut(&Source, &mut LeftOut),
 ) -> anyhow::Result<()> {
-    let events = read_text(&folder.join("events.jsonl"))?;
+    let file = folder.join("events.jsonl");
+    let events = read_text(&file)?;
+    if !is_as_exported(folder, &events) {
+        let why = "damaged, or changed: it is not what its manifest says";
+        left_out
+            .unreadable
+            .push(format!("{} ({why})", file.display()));
+        return Ok(());
+    }
     let mut tasks: BTreeMap<String, Vec<Arc<[u8]>>> = BTreeMap::new();
     let mut replays = BTreeSet::new();
     let mut damaged = 0;
@@ -115,6 +136,14 @@ fn read_export(
         }
     }
     Ok(())
+}
+
+fn is_as_exported(folder: &Path, events: &str) -> bool {
+    let manifest = fs::read(folder.join("manifest.json")).unwrap_or_default();
+    let manifest: Value = serde_json::from_slice(&manifest).unwrap_or_default();
+    let stated = manifest.pointer("/files/events.jsonl/sha256");
+    let stated = stated.and_then(Value::as_str);
+    stated == Some(canon::sha256(events.as_bytes()).to_string().as_str())
 }
 
 fn read_blob(folder: &Path, digest: Digest) -> Option<Vec<u8>> {

@@ -271,6 +271,102 @@ fn u32_a_backtest_under_the_same_contracts_has_nothing_to_say() {
     assert!(unknown.stderr.contains("--principal"), "{unknown:?}");
 }
 
+/// Rules look at a request in one shape, whoever reads it: a backtest must not look at it in another.
+#[test]
+fn u32_a_backtest_sees_a_request_as_it_was_judged() {
+    let world = World::new();
+    let server = world.serve();
+    let program = Program::new(&world, &server);
+    let contract = "tool: pay\nside_effect: write\nschema_derived: false\nassertions:\n  input_invariants:\n\
+        \x20   - { path: \"$.system\", equals: desk }\n    - { path: \"$.tools[0]\", equals: pay }\n";
+    let function = json!({"name": "pay", "parameters": {"type": "object"}});
+    let talk = json!([{"role": "user", "content": "hello"}]);
+    let requests = [
+        (
+            "openai",
+            json!({"messages": [{"role": "system", "content": "desk"}], "tools": [{"type": "function", "function": function}]}),
+        ),
+        ("openai", json!({"input": "hello", "instructions": "desk"})),
+        (
+            "anthropic",
+            json!({"system": [{"type": "text", "text": "desk"}], "messages": talk, "max_tokens": 9}),
+        ),
+        // Refused then, and now.
+        (
+            "openai",
+            json!({"messages": [{"role": "system", "content": "other"}], "system": "desk"}),
+        ),
+    ];
+    for (number, (provider, request)) in requests.into_iter().enumerate() {
+        let id = format!("seen-{number}");
+        program.post(
+            SESSIONS,
+            json!({"session_id": id, "contracts": {"contracts": [{"file": "pay.yaml", "text": contract}]}}),
+        );
+        let driven = Driven {
+            program: &program,
+            id,
+        };
+        let asked = json!({"expected_state_version": 0, "offered_tools": [{"name": "pay"}],
+            "provider": provider, "model": "m", "request": request});
+        let ready = driven.post("/preflight", asked);
+        let proposal = driven.propose_to(&ready, &[("a", "pay", json!({}))]);
+        let status = if number == 3 { "blocked" } else { "allowed" };
+        assert_eq!(proposal["status"], status, "{number}: {proposal}");
+        driven.end();
+    }
+    let folder = world.home.path().join("rules");
+    fs::create_dir(&folder).unwrap();
+    fs::write(folder.join("pay.yaml"), contract).unwrap();
+    let data = world.data();
+    let data = data.to_str().unwrap();
+    let report = world.json(&["contracts", "backtest", "rules", data, "--json"]);
+    assert_eq!(report["changes"]["as_before"], 4, "{report:#}");
+    assert_eq!(report["calls"]["blocked"], 1, "{report:#}");
+
+    // A run counts once, in how many ways it may be given, and what is not looked at is named.
+    let task = report["runs"][0]["task_id"].as_str().unwrap();
+    let bundles = world.home.path().join("bundles");
+    fs::create_dir_all(bundles.join("more")).unwrap();
+    world.ok(&["task", "export", task, "bundles/one.json"]);
+    let twice = ["contracts", "backtest", "rules", data, "bundles"];
+    let found = world.run(&twice);
+    assert!(found.stdout.contains("4 runs judged"), "{found:?}");
+    assert!(
+        found.stdout.contains("1 run given more than once"),
+        "{found:?}"
+    );
+    assert!(found.stderr.contains("bundles/more"), "{found:?}");
+
+    // What was changed after it was sealed is not judged.
+    let one = fs::read_to_string(bundles.join("one.json")).unwrap();
+    let changed = bundles.join("changed.json");
+    fs::write(
+        &changed,
+        one.replace("\"call_id\":\"a\"", "\"call_id\":\"b\""),
+    )
+    .unwrap();
+    let found = world.run(&["contracts", "backtest", "rules", "bundles/changed.json"]);
+    assert_eq!(found.code, 2, "{found:?}");
+    assert!(found.stderr.contains("(damaged: "), "{found:?}");
+
+    // The same as a pack: recorded runs must be judged as they went.
+    let pack = world.home.path().join("pack");
+    fs::create_dir_all(pack.join("recordings")).unwrap();
+    fs::rename(&folder, pack.join("contracts")).unwrap();
+    fs::rename(bundles.join("one.json"), pack.join("recordings/one.json")).unwrap();
+    let told = world.ok(&["contracts", "test", "pack"]);
+    assert!(told.contains("ok recordings/one"), "{told}");
+    let stricter = contract.replace("equals: desk", "equals: till");
+    fs::write(pack.join("contracts/pay.yaml"), stricter).unwrap();
+    fs::write(pack.join("recordings/two.json"), "{}").unwrap();
+    let told = world.run(&["contracts", "test", "pack"]);
+    assert_eq!(told.code, 1, "{told:?}");
+    let line = "turn 1, pay: made then, blocked now (input_invariant_failed: $.system)";
+    assert!(told.stdout.contains(line), "{told:?}");
+    assert!(told.stdout.contains("FAIL recordings/two"), "{told:?}");
+}
+
 #[test]
 fn a_draft_from_recorded_runs_is_of_calls_that_were_made() {
     let world = World::new();

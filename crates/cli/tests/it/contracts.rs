@@ -270,6 +270,23 @@ fn a_case_that_calls_nothing_and_a_folder_behind_a_link_fail() {
 }
 
 #[test]
+fn a_case_that_cannot_be_read_fails_and_the_others_are_run() {
+    let world = World::new();
+    let case = "steps: [{ respond: { calls: [{ tool: a }] } }]";
+    pack(&world, "tool: a\nside_effect: read\n", case);
+    let golden = world.home.path().join("pack/golden");
+    fs::write(golden.join("broken.yaml"), "stepz: 1\n").unwrap();
+    fs::write(golden.join("wrong.yaml"), "steps: 5\n").unwrap();
+    let found = said(world.command(&["contracts", "test", "pack", "--junit", "report.xml"]));
+    assert_eq!(found.code, 1, "{found:?}");
+    for line in ["FAIL broken", "`stepz`", "FAIL wrong", "3 cases, 2 failed"] {
+        assert!(found.stdout.contains(line), "{line}: {found:?}");
+    }
+    let report = fs::read_to_string(world.home.path().join("report.xml")).unwrap();
+    assert!(report.contains("failures=\"2\""), "{report}");
+}
+
+#[test]
 fn executions_and_costs_are_part_of_a_case() {
     let world = World::new();
     let contract = "tool: a\nside_effect: read\nexecution_constraints:\n  arguments:\n    - { path: $.n, lte: 5 }\n";

@@ -194,6 +194,7 @@ const COMES: &[(&str, &[&str])] = &[
     (
         "contracts",
         &[
+            "2 cases, 0 failed",
             "equal to the source",
             "\"verdict\":\"allow\"",
             "\"status\":\"allowed\"",

@@ -18,6 +18,8 @@ pub enum Told {
     Prepared {
         /// Names it.
         id: String,
+        /// When.
+        at: Timestamp,
         /// What the record holds of it.
         sent: Box<Sent>,
     },

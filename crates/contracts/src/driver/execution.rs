@@ -56,7 +56,7 @@ impl Driver {
         now: Timestamp,
     ) -> Result<Ticket, (ExecutionRefusal, Option<Box<Decision>>)> {
         self.expire(now);
-        let found = check_execution(&self.rules, &self.state, tool, call_id, arguments);
+        let found = check_execution(&self.rules, &self.state, tool, call_id, arguments, now);
         let call = match found {
             Ok(call) => Some(call),
             Err(refusal) => {
@@ -164,7 +164,7 @@ impl Driver {
             return;
         }
         let (level, compiled) = (self.rules.options().capture_level, self.rules.compiled());
-        let mut pending = self.state.unsettled();
+        let mut pending = self.state.released();
         let Some((_, known)) = pending.find(|(key, _)| *key == call) else {
             return;
         };

@@ -66,7 +66,8 @@ impl<C: ModelClient, H: Hooks> Governed<C, H> {
         for call in self.state.expired(now) {
             self.report(&Event::Expired { call })?;
         }
-        let call = match check_execution(&self.rules, &self.state, tool, call_id, arguments) {
+        let (rules, state) = (&self.rules, &self.state);
+        let call = match check_execution(rules, state, tool, call_id, arguments, now) {
             Ok(call) => Some(call),
             Err(refusal) => self.refuse(refusal)?,
         };

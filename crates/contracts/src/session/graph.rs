@@ -35,24 +35,27 @@ pub(super) fn decode(
         .iter()
         .map(|phase| (phase.name.name.as_str(), phase.name.at));
     check_unique(names, "phase", findings);
+    let successors = successors(transitions, &list, findings);
+    let has_end = list.iter().any(|phase| phase.terminal);
+    if !has_end {
+        let message = "at least one phase is `terminal`";
+        findings.error(node.at, Code::BadValue, message);
+    }
     let initial: Vec<&Phase> = list.iter().filter(|phase| phase.initial).collect();
     let [start] = initial.as_slice() else {
         let message = format!("exactly one phase is `initial`, found {}", initial.len());
         findings.error(node.at, Code::BadValue, message);
         return None;
     };
-    if !list.iter().any(|phase| phase.terminal) {
-        let message = "at least one phase is `terminal`";
-        findings.error(node.at, Code::BadValue, message);
-        return None;
-    }
-    let successors = successors(transitions, &list, findings)?;
     let machine = Phases {
         initial: start.name.name.clone(),
         names: list.iter().map(|phase| phase.name.name.clone()).collect(),
-        successors,
+        successors: successors?,
     };
-    check_ways(&machine, &list, findings);
+    // Without an end no phase has a way to one.
+    if has_end {
+        check_ways(&machine, &list, findings);
+    }
     Some(machine)
 }
 

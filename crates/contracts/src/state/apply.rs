@@ -8,10 +8,11 @@ use domain::Timestamp;
 
 use super::commit::digest;
 use super::{
-    CallRecord, CompletedStep, Lifecycle, Money, Order, Pending, PendingStatus, PriorCalls,
-    Progress, Recent, Slot, State, Total, Waiting,
+    CallRecord, CompletedStep, Counted, Lifecycle, Money, Order, Pending, PendingStatus,
+    PriorCalls, Progress, Recent, Slot, State, Total, Waiting,
 };
 use crate::compile::Compiled;
+use crate::contract::CommitRequirement;
 use crate::decimal::Decimal;
 use crate::event::{Begin, Call, CallKey, Event, Outcome, Release, Responded, SeenOutput};
 use crate::json::{self, Limits, Numbers};
@@ -69,6 +70,8 @@ impl State {
             labels: begin.labels.iter().cloned().collect(),
             filter: None,
             pending: BTreeMap::new(),
+            counted: BTreeMap::new(),
+            begun: BTreeMap::new(),
             waiting: BTreeMap::new(),
             calls: BTreeMap::new(),
             recent: Recent::new(session.limits.loops.map(|loops| loops.window)),
@@ -119,7 +122,10 @@ impl State {
                 calls,
             } => self.wait(compiled, *at, proposal, *asked, calls),
             Event::Responded(responded) => self.respond(compiled, responded),
-            Event::Started { call } => self.pending_mut(call)?.status = PendingStatus::Started,
+            Event::Started { call } => match self.counted.remove(call) {
+                Some(counted) => drop(self.begun.insert(call.clone(), counted.call)),
+                None => self.pending_mut(call)?.status = PendingStatus::Started,
+            },
             Event::Settled {
                 call,
                 outcome,
@@ -290,6 +296,7 @@ impl State {
             self.note_release(compiled, call, &key, responded.at);
             if call.commits {
                 self.commit(compiled, call, arguments(call), order);
+                self.note_counted(compiled, call, key, (order, responded.at));
                 continue;
             }
             let record = CallRecord {
@@ -336,6 +343,28 @@ impl State {
         self.recent.push(completed, Vec::new());
     }
 
+    /// Remembers a call that counts although nobody reports it: it may still be executed, once and in time.
+    fn note_counted(
+        &mut self,
+        compiled: &Compiled,
+        call: &Call,
+        key: CallKey,
+        (order, since): (Order, Timestamp),
+    ) {
+        while let Some(first) = self.counted.first_entry() {
+            if !first.get().is_late(since) {
+                break;
+            }
+            first.remove();
+        }
+        let contract = compiled.contract(&call.tool);
+        let requirement = contract.map(|contract| contract.commit_requirement);
+        if requirement == Some(CommitRequirement::None) {
+            let call = call.clone();
+            self.counted.insert(key, Counted { call, order, since });
+        }
+    }
+
     /// Remembers a release for the rate limit, and forgets those that left its window.
     fn note_release(&mut self, compiled: &Compiled, call: &Call, key: &CallKey, at: Timestamp) {
         let Some(rate) = &compiled.session.limits.rate else {
@@ -373,6 +402,10 @@ impl State {
         outcome: Outcome,
         output: Option<&str>,
     ) -> Result<(), ImpossibleEvent> {
+        if self.begun.contains_key(key) {
+            self.settle_counted(compiled, key, outcome, output);
+            return Ok(());
+        }
         self.pending_mut(key)?;
         match outcome {
             Outcome::Unknown => {
@@ -399,6 +432,28 @@ impl State {
             }
         }
         Ok(())
+    }
+
+    /// A call that counted at its release has ended: only what it returned is news.
+    fn settle_counted(
+        &mut self,
+        compiled: &Compiled,
+        key: &CallKey,
+        outcome: Outcome,
+        output: Option<&str>,
+    ) {
+        if outcome == Outcome::Unknown {
+            return;
+        }
+        self.begun.remove(key);
+        let record = self.calls.get(&key.id);
+        // Another call of this id came later: results belong to that one.
+        let is_latest = record.is_some_and(|record| record.order.step == key.step);
+        let output = output.filter(|_| outcome == Outcome::Success && is_latest);
+        if let Some(output) = output {
+            let changed = self.take_output(compiled, &key.id, output);
+            self.state_version += u64::from(changed);
+        }
     }
 
     fn is_latest(&self, key: &CallKey, pending: &Pending) -> bool {

@@ -576,3 +576,55 @@ fn what_was_refused_takes_no_room_when_people_have_consented_to_the_rest() {
         "{found:?}"
     );
 }
+
+#[test]
+fn what_nobody_executed_in_time_takes_no_room_when_people_have_consented() {
+    let files = [
+        source(
+            "ask",
+            "tool: ask\nside_effect: write\ncheckpoint: { reason: look, timeout_seconds: 3600 }\n",
+        ),
+        source(
+            "stop",
+            "tool: stop\nside_effect: write\nforbids_after: [ask]\n",
+        ),
+    ];
+    let compiled = compile(&files, None).unwrap();
+    let mut options = Options::new("s");
+    options.executors = Executors::All;
+    options.answers_checkpoints = true;
+    let rules = Rules::new(Arc::new(compiled), options).unwrap();
+    let named = |told: Told, name: &str| match told {
+        Told::Answered { at, response, .. } => Told::Answered {
+            at,
+            response,
+            cost: None,
+            prepared: None,
+            proposal: Some(name.to_owned()),
+        },
+        other => other,
+    };
+    let settled = |seconds: i64, name: &str| Told::Judged {
+        at: Some(at(seconds)),
+        refused: Vec::new(),
+        whole: false,
+        proposal: Some(name.to_owned()),
+    };
+    for (seconds, change) in [(700, Change::AsBefore), (60, Change::Stopped)] {
+        let told = [
+            Told::Offered(["ask", "stop"].map(OfferedTool::named).to_vec()),
+            named(answered(1, &[("a", "ask", "{}")]), "p1"),
+            Told::Asked {
+                calls: vec!["a".to_owned()],
+                count: 1,
+                proposal: Some("p1".to_owned()),
+            },
+            named(answered(2, &[("b", "stop", "{}")]), "p2"),
+            settled(2, "p2"),
+            // Nobody executed the second call; it forbids the first for ten minutes.
+            settled(seconds, "p1"),
+        ];
+        let found = backtest(&rules, at(0), &told);
+        assert_eq!(changes(&found)[0].1, change, "{seconds}: {found:?}");
+    }
+}

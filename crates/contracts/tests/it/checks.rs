@@ -609,7 +609,7 @@ fn v24_ten_checkpoints_and_no_more() {
 fn x1_x2_x3_an_executor_gets_what_was_allowed() {
     let mut desk = Desk::assessed(ACCEPTED);
     let check = |desk: &Desk, id: Option<&str>, arguments: &str| {
-        let found = check_execution(&desk.rules, &desk.state, "pay_back", id, arguments);
+        let found = check_execution(&desk.rules, &desk.state, "pay_back", id, arguments, at(1));
         found.map_err(|refusal| {
             (
                 refusal.check().unwrap(),
@@ -657,11 +657,38 @@ fn x1_x2_x3_an_executor_gets_what_was_allowed() {
     let wrapped = |options: &mut contracts::Options| options.executors = contracts::Executors::All;
     let mut desk = Desk::of_with(&[("a", &*read("a", rest))], "", wrapped);
     desk.create(&[("a", r#"{"n":6}"#)]);
-    let refusal = check_execution(&desk.rules, &desk.state, "a", None, r#"{"n":6}"#).unwrap_err();
+    let six = r#"{"n":6}"#;
+    let refusal = check_execution(&desk.rules, &desk.state, "a", None, six, at(1)).unwrap_err();
     assert_eq!(refusal.check(), Some(ExecutionCheck::X3));
     assert_eq!(
         refusal.reason().unwrap().as_str(),
         "execution_constraint_violated"
+    );
+
+    // What counts without a report is executed too: once, in time, and as it was allowed.
+    let rest = "commit_requirement: none\nbinds: [ { slot: s, from: output, path: \"$.id\" } ]";
+    let mut desk = Desk::of_with(&[("a", &*read("a", rest))], "", wrapped);
+    desk.create(&[("a", six)]);
+    assert_eq!(desk.snapshot().total_tool_calls, 1);
+    let found = |desk: &Desk, arguments: &str, seconds: i64| {
+        let found = check_execution(&desk.rules, &desk.state, "a", None, arguments, at(seconds));
+        found.ok()
+    };
+    assert_eq!(found(&desk, r#"{"n":7}"#, 1), None);
+    assert_eq!(found(&desk, six, 700), None);
+    let call = found(&desk, six, 1).unwrap();
+    desk.apply(Event::Started { call: call.clone() });
+    assert_eq!(found(&desk, six, 1), None);
+    let version = desk.snapshot().state_version;
+    desk.apply(Event::Settled {
+        call,
+        outcome: contracts::Outcome::Success,
+        output: Some(r#"{"id":5}"#.to_owned()),
+    });
+    let after = desk.snapshot();
+    assert_eq!(
+        (after.total_tool_calls, after.state_version),
+        (1, version + 1)
     );
 }
 

@@ -58,6 +58,42 @@ fn everything_wrong_is_found_at_once_with_line_and_column() {
     assert_eq!(findings, expected);
 }
 
+#[test]
+fn what_one_file_hides_is_found_in_the_others() {
+    let pay = "tool: pay\nside_effect: writ\npreconditions: [ { requires_prior_tool: nope } ]\n\
+               argument_value_invariants: [ { path: \"$.x\", ref: gone } ]\n";
+    let session = format!(
+        "{V}phases:\n  - {{ name: a, initial: true }}\n  - {{ name: b, initial: true }}\ntransitions: {{ a: [zz] }}\n"
+    );
+    assert_eq!(
+        found(&[("pay", pay)], &session),
+        [
+            "pay.yaml:2:14: error[bad_value]: `writ` is not one of `read`, `write`, `destructive`, `admin`, `financial`",
+            "pay.yaml:3:41: error[unknown_name]: tool `nope` has no contract",
+            "pay.yaml:4:30: error[unknown_name]: slot `gone` is bound by no contract",
+            "session.yaml:3:3: error[bad_value]: at least one phase is `terminal`",
+            "session.yaml:3:3: error[bad_value]: exactly one phase is `initial`, found 2",
+            "session.yaml:5:20: error[unknown_name]: phase `zz` is declared nowhere",
+        ]
+    );
+}
+
+#[test]
+fn a_file_that_cannot_be_read_is_not_blamed_on_others() {
+    let note = "tool: note\nside_effect: read\npreconditions: [ { requires_prior_tool: pay } ]\n\
+                argument_value_invariants: [ { path: \"$.x\", ref: order } ]\ntransitions: { advances_to: b }\n";
+    assert_eq!(
+        found(
+            &[("note", note), ("pay", "tool: pay\n  side_effect: read\n")],
+            "schema_version: \"1.0\"\nphases: [\n"
+        ),
+        [
+            "pay.yaml:2:14: error[syntax]: mapping values are not allowed in this context",
+            "session.yaml:3:1: error[syntax]: while parsing a node, did not find expected node content",
+        ]
+    );
+}
+
 fn phases(list: &str, transitions: &str) -> Vec<String> {
     found(
         &[],

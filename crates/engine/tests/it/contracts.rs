@@ -152,6 +152,27 @@ async fn a_call_that_contracts_forbid_is_not_made_and_is_not_even_offered() {
 }
 
 #[tokio::test]
+async fn a_call_that_counts_when_it_is_released_is_made_all_the_same() {
+    let world = world(&[
+        &[("c1", "look", "{}")],
+        &[("c2", "send", r#"{"to":"ann"}"#)],
+    ])
+    .await;
+    let look = "tool: look\nside_effect: read\ncommit_requirement: none\n";
+    world.engine.set_contracts([texts(&[look, SEND])]);
+    let task = world.agent(persona(), "go").await;
+    assert_eq!(task.status, Status::Completed);
+    let denied = task.of_kind("tool.denied");
+    assert!(denied.is_empty(), "{:?}", denied.first());
+    for tool in ["mcp:eyes", "host:tool.send"] {
+        let calls = world.outside.calls();
+        let made = calls.iter().filter(|key| key.starts_with(tool)).count();
+        assert_eq!(made, 1, "{tool}");
+    }
+    replays_the_same(&world, &task).await;
+}
+
+#[tokio::test]
 async fn a_checkpoint_asks_with_the_exact_arguments_and_binds_the_answer_to_them() {
     for approved in [true, false] {
         let world = world(&[

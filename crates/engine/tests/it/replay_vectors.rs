@@ -531,7 +531,7 @@ fn write_the_vectors_of_version_3() {
     let watch = async |world: &World| world.agent(persona, "Is everything closed?").await;
     let older = builtin()
         .into_iter()
-        .filter(|workflow| !["4", "5", "6"].contains(&workflow.version()));
+        .filter(|workflow| !["4", "5", "6", "7"].contains(&workflow.version()));
     written_source("agent-3", Registry::new(older), watch);
     let what = "version 3 of the agent: a tool that may be repeated and changes something is denied under `suggest`";
     write_case("exact-agent-3", "agent-3", what, &json!({}), false, &[]);
@@ -552,7 +552,7 @@ fn write_the_vectors_of_version_4() {
     };
     let older = builtin()
         .into_iter()
-        .filter(|workflow| !["5", "6"].contains(&workflow.version()));
+        .filter(|workflow| !["5", "6", "7"].contains(&workflow.version()));
     written_source("agent-4", Registry::new(older), watch);
     let what = "version 4 of the agent: contracts allow two calls and refuse one, and a replay judges the same";
     write_case("exact-agent-4", "agent-4", what, &json!({}), false, &[]);
@@ -591,7 +591,7 @@ fn write_the_vectors_of_version_5() {
     };
     let older = builtin()
         .into_iter()
-        .filter(|workflow| workflow.version() != "6");
+        .filter(|workflow| !["6", "7"].contains(&workflow.version()));
     written_source("agent-5", Registry::new(older), watch);
     let what = "version 5 of the agent: two calls of one answer are asked about together and answered in the other order";
     write_case("exact-agent-5", "agent-5", what, &json!({}), false, &[]);
@@ -605,9 +605,30 @@ fn write_the_vectors_of_version_6() {
     let persona = json!({"name": "watch", "tools": ["look"], "system_prompt": "Report what you see.",
         "autonomy_tier": "act_auto"});
     let watch = async |world: &World| world.agent(persona, "Is everything closed?").await;
-    written_source("agent-6", Registry::new(builtin()), watch);
+    let older = builtin()
+        .into_iter()
+        .filter(|workflow| workflow.version() != "7");
+    written_source("agent-6", Registry::new(older), watch);
     let what = "version 6 of the agent: a tool that the persona does not list is denied";
     write_case("exact-agent-6", "agent-6", what, &json!({}), false, &[]);
+}
+
+/// Writes the vectors of version 7 of the agent: `cargo test --package engine --test it -- --ignored
+/// write_the_vectors_of_version_7`.
+#[test]
+#[ignore = "writes files: only for a deliberate change of the vectors"]
+fn write_the_vectors_of_version_7() {
+    let persona = json!({"name": "watch", "tools": ["look", "send"], "system_prompt": "Report what you see.",
+        "contracts": "mail"});
+    let watch = async |world: &World| {
+        let look = "tool: look\nside_effect: read\ncommit_requirement: none\n";
+        let send = "tool: send\nside_effect: write\nargument_value_invariants:\n  - { path: \"$.to\", one_of: [\"guard\"] }\n";
+        world.engine.set_contracts([texts(&[look, send])]);
+        world.agent(persona, "Is everything closed?").await
+    };
+    written_source("agent-7", Registry::new(builtin()), watch);
+    let what = "version 7 of the agent: calls that count when they are released are made";
+    write_case("exact-agent-7", "agent-7", what, &json!({}), false, &[]);
 }
 
 /// U2: each version that ever wrote a log is here.

@@ -9,12 +9,13 @@ mod governed;
 use std::collections::BTreeSet;
 
 use canon::Value;
+use contracts::Response;
 use contracts::backtest::Told;
 use domain::{GovernedInput, Kind, Preflight, ProposalUsage, Timestamp};
 use serde::Deserialize as _;
 
 use super::Source;
-use crate::workflow::{is_unknown, ruled_output, told_failure};
+use crate::workflow::{is_unknown, response_of, ruled_output, told_failure};
 pub use beginning::Beginning;
 use governed::Inputs;
 
@@ -27,15 +28,19 @@ pub enum Exchange {
     Prepared {
         /// Names it.
         id: String,
+        /// When.
+        at: Timestamp,
         /// What was sent.
         request: Box<Preflight>,
+        /// What rules see of it; none when the record does not hold it.
+        seen: Option<contracts::Value>,
     },
     /// The model answered.
     Answered {
         /// When the answer was recorded.
         at: Timestamp,
-        /// A chat completion; none when the record does not hold it.
-        response: Option<Value>,
+        /// What it said; none when the record does not hold it.
+        response: Option<Response>,
         /// True when there was a text beside the calls that the record holds only the digest of.
         withheld: bool,
         /// What it cost.
@@ -78,7 +83,7 @@ fn cost(payload: &canon::Map<String, Value>) -> Cost {
 /// Returns what happened, in order. A run without a model tells nothing.
 pub fn exchanges(source: &Source) -> Vec<Exchange> {
     let mut told = Vec::new();
-    let mut inputs = Inputs::default();
+    let mut inputs = Inputs::of(source);
     for (index, event) in source.events().iter().enumerate() {
         let text = |name: &str| event.payload.get(name).and_then(Value::as_str);
         match source.kind(index) {
@@ -98,7 +103,7 @@ pub fn exchanges(source: &Source) -> Vec<Exchange> {
                 } else if key.starts_with("llm:") && text("outcome") == Some("ok") {
                     told.push(Exchange::Answered {
                         at: event.created_at,
-                        response: answer.map(|answer| answer.value),
+                        response: answer.map(|answer| response_of(&answer.value)),
                         withheld: false,
                         cost: cost(&event.payload),
                         names: None,

@@ -70,6 +70,18 @@ impl Source {
         })
     }
 
+    /// Says why what it tells cannot be believed, if that is so: the log is not the one that was sealed, or content is not what its
+    /// digest says. Content that is not there is no damage.
+    pub fn damage(&self) -> Option<&'static str> {
+        let stated = self.receipt_problem().or_else(|| self.log_problem());
+        let stated = stated.map(|problem| problem.reason);
+        let mut blobs = self.blobs.iter();
+        stated.or_else(|| {
+            let is_other = blobs.any(|(digest, bytes)| sha256(bytes) != *digest);
+            is_other.then_some("hash_mismatch")
+        })
+    }
+
     fn receipt_problem(&self) -> Option<Unavailable> {
         let stated = self.receipt.as_ref().and_then(Receipt::stated_hash);
         let (id, reason) = match (&self.lacking, &self.receipt) {

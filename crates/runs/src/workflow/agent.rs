@@ -23,9 +23,9 @@ use super::{
     Answers, EffectAnswer, EffectKind, Machine, Note, Start, Step, Transcript, Wanted, Workflow,
 };
 use crate::members;
-pub(crate) use governance::recorded_contracts;
 use governance::{Fault, Governance, Judgment};
 pub use governance::{check_contracts, excluded_model, is_unknown, ruled_output, told_failure};
+pub(crate) use governance::{recorded_contracts, response_of};
 use persona::{Persona, Remembers};
 use tools::{Call, Catalog, Counters};
 
@@ -48,6 +48,8 @@ pub(super) enum Rules {
     Together,
     /// Version 6: the same, and a tool that the persona does not list is denied, where it was told as one that failed.
     Listed,
+    /// Version 7: the same, and a call that counts when it is released is made, where it was refused.
+    Counted,
 }
 
 impl Workflow for Agent {
@@ -62,6 +64,7 @@ impl Workflow for Agent {
             Rules::Contracts => "4",
             Rules::Together => "5",
             Rules::Listed => "6",
+            Rules::Counted => "7",
         }
     }
 
@@ -223,7 +226,7 @@ impl Loop {
             resumes: false,
             contracts: match rules {
                 Rules::Repeatable | Rules::ReadOnly => None,
-                Rules::Contracts | Rules::Together | Rules::Listed => {
+                Rules::Contracts | Rules::Together | Rules::Listed | Rules::Counted => {
                     governance::texts(start.persona.as_ref())
                 }
             },

@@ -20,6 +20,7 @@ pub fn builtin() -> Vec<Arc<dyn Workflow>> {
         Arc::new(Agent(Rules::Contracts)),
         Arc::new(Agent(Rules::Together)),
         Arc::new(Agent(Rules::Listed)),
+        Arc::new(Agent(Rules::Counted)),
         Arc::new(AskOnce),
         Arc::new(Approve),
         Arc::new(Hold),

@@ -25,11 +25,13 @@ use super::{EffectAnswer, EffectKind, Machine, Start, Step, Wanted, Workflow};
 
 pub use contracts::workflow::names_same_file;
 pub use parties::{Parties, is_work};
+pub(crate) use prepare::recorded_request;
+pub(crate) use propose::response_of;
 pub use report::fields_agree;
 pub(crate) use report::reported_output;
 pub(crate) use seat::seat_of;
 pub use session::{
-    Contracts, Ended, GovernedSession, Replaced, Taken, ids_are_plain, kept_captures,
+    Contracts, Ended, GovernedSession, Replaced, Taken, ids_are_plain, judged_as, kept_captures,
 };
 pub use workflow::{GovernedWorkflow, Joining};
 

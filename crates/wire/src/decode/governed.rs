@@ -21,6 +21,8 @@ pub(crate) const WORD_BYTES_MAX: usize = 256;
 pub(crate) const TOOL_BYTES_MAX: usize = 128;
 pub(crate) const TOOLS_MAX: usize = 1_024;
 pub(crate) const CALLS_MAX: usize = 128;
+/// The longest response that is judged.
+const RESPONSE_BYTES_MAX: usize = 16 << 20;
 const ARGUMENTS_BYTES_MAX: usize = 1 << 20;
 pub(crate) const FILE_BYTES_MAX: usize = 256 * 1024;
 pub(crate) const FILES_MAX: usize = 1_000;
@@ -399,6 +401,17 @@ pub fn propose(incoming: &Incoming<'_>) -> Result<Request, InputError> {
         tool_calls: calls.collect::<Result<_, _>>()?,
         usage: usage(&members)?,
     };
+    let text = proposal.content.as_ref().map_or(0, String::len);
+    let calls = proposal.tool_calls.iter();
+    let bytes = text + calls.map(|call| call.arguments.len()).sum::<usize>();
+    if bytes > RESPONSE_BYTES_MAX {
+        return Err(InputError::TooLarge {
+            param: members.param("content"),
+            message: format!(
+                "the response is longer than {RESPONSE_BYTES_MAX} bytes: its text and the arguments of its calls together"
+            ),
+        });
+    }
     Ok(act(incoming, GovernedOperation::Propose(proposal)))
 }
 

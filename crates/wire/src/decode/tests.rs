@@ -168,9 +168,12 @@ fn governed_bodies_are_blamed_on_their_member_and_what_is_too_large_is_told() {
     );
     let call = json!({"id": "c", "name": "t", "arguments": "{}"});
     let long = json!({"id": "c", "name": "t", "arguments": "x".repeat((1 << 20) + 1)});
+    let whole = json!({"id": "c", "name": "t", "arguments": "x".repeat(1 << 20)});
     for (calls, blamed) in [
         (vec![call; 129], "tool_calls"),
         (vec![long], "tool_calls.0.arguments"),
+        // Each is within its bound, and the response is not.
+        (vec![whole; 17], "content"),
     ] {
         let body = json!({"prepared_request_id": "p", "tool_calls": calls});
         match read(propose, SESSION, &body) {

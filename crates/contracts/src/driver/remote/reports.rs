@@ -54,8 +54,8 @@ impl Driver {
 
     fn report_of(&self, key: &CallKey, ended: &Ended) -> Option<Value> {
         let proposal = self.remote.as_ref()?.proposals.get(key)?;
-        let mut pending = self.state.unsettled();
-        let (_, call) = pending.find(|(known, _)| *known == key)?;
+        let mut released = self.state.released();
+        let (_, call) = released.find(|(known, _)| *known == key)?;
         let (outcome, output, code) = match ended {
             Ended::Success(output) => ("success", output.as_deref(), None),
             Ended::Failed { code } => ("error", None, Some(code.as_str())),

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use canon::{Digest, Map, Value};
 use contracts::backtest::{Sent, Start as Begun};
 use contracts::{PolicyAnswer, ToolChoice};
-use domain::{GOVERNED, GovernedStart, Timestamp};
+use domain::{GOVERNED, GovernedStart, Telling, Timestamp};
 use serde::Deserialize as _;
 
 use super::super::Source;
@@ -22,6 +22,8 @@ pub struct Beginning {
     pub options: Option<Map<String, Value>>,
     /// Who called, where the record says so: an agent's own identity.
     pub principal: Option<contracts::Value>,
+    /// Which rules a governed session was judged by; none for an agent.
+    pub telling: Option<Telling>,
     /// What the policies of its contracts said about who called.
     pub policies: BTreeMap<String, PolicyAnswer>,
 }
@@ -38,6 +40,7 @@ impl Beginning {
             contracts: None,
             options: None,
             principal: None,
+            telling: None,
             policies: BTreeMap::new(),
         };
         if source.workflow().0 == GOVERNED {
@@ -71,6 +74,7 @@ impl Beginning {
 
     fn session(&mut self, session: GovernedStart) -> Result<(), String> {
         self.contracts = Some(session.sha256);
+        self.telling = Some(session.telling);
         self.start.at = session.at;
         self.start.slots = session.slots.clone();
         let labels = session.options.get("labels").and_then(Value::as_array);

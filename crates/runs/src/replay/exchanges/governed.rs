@@ -3,21 +3,34 @@
 use canon::{Map, Value};
 use contracts::backtest::Told;
 use contracts::workflow::WorkflowView;
-use domain::{GovernedInput, GovernedOperation, Proposal, Report, ReportedOutcome, Timestamp};
+use domain::{
+    GovernedInput, GovernedOperation, GovernedStart, Proposal, Report, ReportedOutcome, Telling,
+    Timestamp,
+};
 use serde::Deserialize as _;
-use serde_json::json;
 
+use super::super::Source;
 use super::{Cost, Exchange, asked, judged, member};
-use crate::workflow::governed::reported_output;
+use crate::workflow::governed::{recorded_request, reported_output, response_of};
 
 /// Follows the inputs of a session.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(super) struct Inputs {
+    telling: Telling,
     /// The last input, until the session has answered it.
     last: Option<GovernedInput>,
 }
 
 impl Inputs {
+    pub(super) fn of(source: &Source) -> Self {
+        let (start, _) = source.start(|index| source.payload(index));
+        let start = GovernedStart::deserialize(&start.input);
+        Self {
+            telling: start.map(|start| start.telling).unwrap_or_default(),
+            last: None,
+        }
+    }
+
     /// Takes an input; none when the record does not hold it.
     pub(super) fn take(&mut self, input: Option<GovernedInput>, told: &mut Vec<Exchange>) {
         let Some(input) = input else {
@@ -57,7 +70,9 @@ impl Inputs {
                 let id = answer.and_then(|answer| member(answer, "prepared_request_id"));
                 told.extend(id.map(|id| Exchange::Prepared {
                     id: id.to_owned(),
+                    at: input.at,
                     request: Box::new(request.clone()),
+                    seen: recorded_request(self.telling, request),
                 }));
             }
             (GovernedOperation::Propose(proposal), None) => {
@@ -133,21 +148,10 @@ fn ended(report: &Report, arguments_differ: bool) -> Exchange {
     })
 }
 
-/// A proposed response in the form in which other answers are told.
 fn answered(at: Timestamp, proposal: &Proposal, name: &str) -> Exchange {
-    let calls = proposal.tool_calls.iter().map(|call| {
-        let function = json!({"name": call.name, "arguments": call.arguments});
-        json!({"id": call.id, "type": "function", "function": function})
-    });
-    let calls: Vec<Value> = calls.collect();
-    let mut message = json!({"role": "assistant", "content": proposal.content});
-    if let (Value::Object(members), false) = (&mut message, calls.is_empty()) {
-        members.insert("tool_calls".to_owned(), calls.into());
-    }
-    let choice = json!({"index": 0, "message": message, "finish_reason": proposal.finish_reason});
     Exchange::Answered {
         at,
-        response: Some(json!({"object": "chat.completion", "choices": [choice]})),
+        response: Some(response_of(proposal)),
         withheld: proposal.content.is_none() && proposal.content_digest.is_some(),
         cost: cost(proposal),
         names: Some((proposal.prepared_request_id.clone(), name.to_owned())),

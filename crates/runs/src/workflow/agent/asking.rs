@@ -46,7 +46,7 @@ impl Loop {
         let needing = self.calls.iter().enumerate().skip(from);
         let needing = needing.filter(|(_, call)| call.needs_approval());
         let needing = needing.take(match self.rules {
-            Rules::Together | Rules::Listed => usize::MAX,
+            Rules::Together | Rules::Listed | Rules::Counted => usize::MAX,
             Rules::Repeatable | Rules::ReadOnly | Rules::Contracts => 1,
         });
         let (places, requests): (Vec<usize>, Vec<Value>) = needing
@@ -95,7 +95,9 @@ impl Loop {
         let next = places.last().map_or(0, |place| place + 1);
         match (self.rules, &self.governance) {
             // What contracts released before somebody was asked is not good for ever.
-            (Rules::Together | Rules::Listed, Some(_)) => self.ask_time(Waits::Execution),
+            (Rules::Together | Rules::Listed | Rules::Counted, Some(_)) => {
+                self.ask_time(Waits::Execution)
+            }
             _ => self.ask_approval(next),
         }
     }

@@ -72,6 +72,7 @@ impl Loop {
         if let Some(Ok(texts)) = self.contracts.take() {
             let manner = match self.rules {
                 Rules::Together | Rules::Listed => Manner::Together,
+                Rules::Counted => Manner::Counted,
                 Rules::Repeatable | Rules::ReadOnly | Rules::Contracts => Manner::OneByOne,
             };
             let begun = recorded_time(results.next()).and_then(|at| {

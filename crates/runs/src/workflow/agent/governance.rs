@@ -21,6 +21,7 @@ use domain::{ContractTexts, Kind, ModelUse, Timestamp};
 use serde::Deserialize as _;
 use serde_json::json;
 
+use super::super::governed::judged_as;
 use super::super::{EffectAnswer, Note};
 use super::note;
 pub use execution::{is_unknown, ruled_output, told_failure};
@@ -44,12 +45,14 @@ pub(super) struct Governance {
 }
 
 /// How a version of the agent goes about contracts.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Manner {
     /// One question after the other, counted with the decision.
     OneByOne,
     /// All questions of an answer together, each told when it is asked; retries, timeouts and expiry as contracts say.
     Together,
+    /// The same, and calls that count when they are released are made.
+    Counted,
 }
 
 /// A response that is being judged.
@@ -111,7 +114,7 @@ pub fn check_contracts(texts: &ContractTexts) -> Result<(), String> {
         ("provider".to_owned(), "any".into()),
         ("model".to_owned(), "any".into()),
     ]);
-    let (at, manner) = (Timestamp::from_micros(0), Manner::Together);
+    let (at, manner) = (Timestamp::from_micros(0), Manner::Counted);
     match Governance::begin(texts, &Value::Null, &named, at, manner) {
         Ok(_) => Ok(()),
         Err(fault) => Err(fault.message),
@@ -129,7 +132,7 @@ pub fn excluded_model(texts: &ContractTexts, provider: &str, model: &str) -> Opt
         ("provider".to_owned(), provider.into()),
         ("model".to_owned(), model.into()),
     ]);
-    let (at, manner) = (Timestamp::from_micros(0), Manner::Together);
+    let (at, manner) = (Timestamp::from_micros(0), Manner::Counted);
     let mut begun = Governance::begin(texts, &Value::Null, &named, at, manner).ok()?;
     begun.rules = begun.rules.in_any_case();
     contracts::model_excluded(&begun.rules, provider, model)
@@ -190,8 +193,7 @@ impl Governance {
         options.answers_checkpoints = true;
         options.principal = Some(principal(texts, persona)?);
         // As it was recorded: a model that differs in case alone is refused where a persona is written and a task submitted.
-        options.case_of_models_counts = true;
-        options.patterns_unbounded = true;
+        judged_as(None, &mut options);
         let (provider, name) = named.unwrap_or(("default", "default"));
         // What a call cost is recorded with its answer; the table is only asked whether it can be known.
         if compiled.limits_cost() {
@@ -305,31 +307,7 @@ impl Governance {
     /// Takes the model's answer, to be judged.
     pub(super) fn answered(&mut self, answer: &Value, used: Option<&ModelUse>) {
         let Some(open) = &mut self.open else { return };
-        let text = |value: &Value, pointer: &str| {
-            let found = value.pointer(pointer).and_then(Value::as_str);
-            found.unwrap_or_default().to_owned()
-        };
-        let calls = answer
-            .pointer("/choices/0/message/tool_calls")
-            .and_then(Value::as_array)
-            .map(Vec::as_slice)
-            .unwrap_or_default();
-        open.response = Response {
-            finish_reason: FinishReason::named(&text(answer, "/choices/0/finish_reason"))
-                .unwrap_or(FinishReason::Other),
-            content: answer
-                .pointer("/choices/0/message/content")
-                .and_then(Value::as_str)
-                .map(str::to_owned),
-            calls: calls
-                .iter()
-                .map(|call| ProposedCall {
-                    id: text(call, "/id"),
-                    name: text(call, "/function/name"),
-                    arguments: super::tools::written_arguments(call).to_owned(),
-                })
-                .collect(),
-        };
+        open.response = response_of(answer);
         let micros = used.and_then(|used| used.cost_micros);
         open.cost = micros.map(|micros| Decimal::from(micros).shifted_right(6));
     }
@@ -352,7 +330,7 @@ impl Governance {
         let judgement = judge(&self.rules, &self.state, &open.response, occasion);
         let asked = judgement.asked().take(match self.manner {
             Manner::OneByOne => 1,
-            Manner::Together => usize::MAX,
+            Manner::Together | Manner::Counted => usize::MAX,
         });
         let asked: Vec<Judged> = asked.map(|verdict| verdict.call().clone()).collect();
         if !asked.is_empty() {
@@ -393,7 +371,7 @@ impl Governance {
                 match self.manner {
                     Manner::OneByOne => json!({"decision": decision, "asked": open.asked}),
                     // Questions were told when they were asked: they count whatever becomes of them.
-                    Manner::Together => json!({"decision": decision}),
+                    Manner::Together | Manner::Counted => json!({"decision": decision}),
                 },
             ),
         })
@@ -436,7 +414,9 @@ impl Governance {
         let nobody = open.questions.is_empty();
         let told = match self.manner {
             Manner::OneByOne => None,
-            Manner::Together => Some(note(Kind::ContractDecided, asked_note(self, &open))),
+            Manner::Together | Manner::Counted => {
+                Some(note(Kind::ContractDecided, asked_note(self, &open)))
+            }
         };
         self.open = Some(open);
         if nobody {
@@ -463,7 +443,7 @@ impl Governance {
                 "requested_at": asked.requested_at,
             },
         });
-        if let (Manner::Together, Some(Value::Object(contract))) =
+        if let (Manner::Together | Manner::Counted, Some(Value::Object(contract))) =
             (self.manner, request.get_mut("contract"))
         {
             contract.insert("tool_call_id".to_owned(), call.id.as_str().into());
@@ -481,7 +461,7 @@ impl Governance {
             let approved = member("approved").and_then(Value::as_bool);
             let came = match self.manner {
                 Manner::OneByOne => None,
-                Manner::Together => {
+                Manner::Together | Manner::Counted => {
                     member("answered_at").and_then(|time| Timestamp::deserialize(time).ok())
                 }
             };
@@ -529,6 +509,35 @@ impl Governance {
         self.state
             .advance(self.rules.compiled(), event)
             .map_err(|error| Fault::new("contract_fault", error.to_string()))
+    }
+}
+
+/// Reads an answer of the model as contracts see it.
+pub(crate) fn response_of(answer: &Value) -> Response {
+    let text = |value: &Value, pointer: &str| {
+        let found = value.pointer(pointer).and_then(Value::as_str);
+        found.unwrap_or_default().to_owned()
+    };
+    let calls = answer
+        .pointer("/choices/0/message/tool_calls")
+        .and_then(Value::as_array)
+        .map(Vec::as_slice)
+        .unwrap_or_default();
+    Response {
+        finish_reason: FinishReason::named(&text(answer, "/choices/0/finish_reason"))
+            .unwrap_or(FinishReason::Other),
+        content: answer
+            .pointer("/choices/0/message/content")
+            .and_then(Value::as_str)
+            .map(str::to_owned),
+        calls: calls
+            .iter()
+            .map(|call| ProposedCall {
+                id: text(call, "/id"),
+                name: text(call, "/function/name"),
+                arguments: super::tools::written_arguments(call).to_owned(),
+            })
+            .collect(),
     }
 }
 

@@ -69,7 +69,11 @@ impl Persona {
             rules,
             autonomy_tier: text("autonomy_tier").or_else(|| match rules {
                 Rules::Repeatable => Some("act_auto".to_owned()),
-                Rules::ReadOnly | Rules::Contracts | Rules::Together | Rules::Listed => None,
+                Rules::ReadOnly
+                | Rules::Contracts
+                | Rules::Together
+                | Rules::Listed
+                | Rules::Counted => None,
             }),
             model: object("model"),
             tools,
@@ -88,7 +92,7 @@ impl Persona {
             Rules::Repeatable | Rules::ReadOnly | Rules::Contracts | Rules::Together => {
                 (false, format!("there is no tool `{name}`"))
             }
-            Rules::Listed => (true, format!("the persona lists no tool `{name}`")),
+            Rules::Listed | Rules::Counted => (true, format!("the persona lists no tool `{name}`")),
         }
     }
 
@@ -96,7 +100,11 @@ impl Persona {
     pub(super) fn judge(&self, repeatable: bool, read_only: bool) -> Verdict {
         let harmless = match self.rules {
             Rules::Repeatable => repeatable,
-            Rules::ReadOnly | Rules::Contracts | Rules::Together | Rules::Listed => read_only,
+            Rules::ReadOnly
+            | Rules::Contracts
+            | Rules::Together
+            | Rules::Listed
+            | Rules::Counted => read_only,
         };
         match (self.autonomy_tier.as_deref(), self.rules) {
             (Some("shadow" | "suggest" | "act_with_approval"), _) if harmless => Verdict::Acts,
@@ -105,14 +113,24 @@ impl Persona {
             )),
             (Some("act_with_approval"), _) => Verdict::Asks,
             (Some("act_auto"), _) | (_, Rules::Repeatable) => Verdict::Acts,
-            (Some(tier), Rules::ReadOnly | Rules::Contracts | Rules::Together | Rules::Listed) => {
-                Verdict::Denied(format!(
-                    "the tier `{tier}` is unknown, so the agent uses no tools"
-                ))
-            }
-            (None, Rules::ReadOnly | Rules::Contracts | Rules::Together | Rules::Listed) => {
-                Verdict::Denied("the persona has no tier, so the agent uses no tools".to_owned())
-            }
+            (
+                Some(tier),
+                Rules::ReadOnly
+                | Rules::Contracts
+                | Rules::Together
+                | Rules::Listed
+                | Rules::Counted,
+            ) => Verdict::Denied(format!(
+                "the tier `{tier}` is unknown, so the agent uses no tools"
+            )),
+            (
+                None,
+                Rules::ReadOnly
+                | Rules::Contracts
+                | Rules::Together
+                | Rules::Listed
+                | Rules::Counted,
+            ) => Verdict::Denied("the persona has no tier, so the agent uses no tools".to_owned()),
         }
     }
 

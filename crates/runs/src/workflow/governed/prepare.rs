@@ -48,7 +48,7 @@ impl GovernedSession {
             true => Narrowing::default(),
             false => narrow(&self.rules, &self.state, &tools),
         };
-        let view = self.request_seen(asked)?;
+        let view = request_seen(self.telling, asked)?;
         let request = Request {
             provider: asked.provider.clone(),
             model: asked.model.clone(),
@@ -132,15 +132,6 @@ impl GovernedSession {
             self.schemas_told.insert(tool.name.clone(), ignored);
         }
         warnings
-    }
-
-    /// Returns the request as rules see it.
-    fn request_seen(&self, asked: &Preflight) -> Result<contracts::Value, Problem> {
-        let given = exact(asked.request.as_ref().unwrap_or(&Value::Null))?;
-        match self.telling < Telling::Requests {
-            true => Ok(given),
-            false => Ok(Handed::of(asked).seen(given, asked)),
-        }
     }
 
     /// Refuses a request with something in it that cannot be judged, as a program is refused that has its client wrapped.
@@ -342,6 +333,25 @@ impl GovernedSession {
             }
         }
     }
+}
+
+/// Returns the request as rules see it.
+fn request_seen(telling: Telling, asked: &Preflight) -> Result<contracts::Value, Problem> {
+    let given = exact(asked.request.as_ref().unwrap_or(&Value::Null))?;
+    match telling < Telling::Requests {
+        true => Ok(given),
+        false => Ok(Handed::of(asked).seen(given, asked)),
+    }
+}
+
+/// The same for a request on record; none where rules cannot look at it.
+pub(crate) fn recorded_request(telling: Telling, asked: &Preflight) -> Option<contracts::Value> {
+    let handed = Handed::of(asked);
+    let is_seen = match telling < Telling::Requests {
+        true => asked.request.is_some(),
+        false => !matches!(handed, Handed::Nothing | Handed::Unknown),
+    };
+    request_seen(telling, asked).ok().filter(|_| is_seen)
 }
 
 pub(super) fn stale(message: &str, version: u64, revision: u64) -> Problem {

@@ -52,7 +52,7 @@ impl GovernedSession {
         if (prepared.state_version, prepared.control_revision) != (version, revision) {
             return self.stale(prepared.state_version != version, cost, input.at);
         }
-        let response = response(proposed);
+        let response = response_of(proposed);
         if self.rules.options().mode == Mode::LogOnly {
             return self.log(&response, cost, input.at);
         }
@@ -363,7 +363,8 @@ fn logged_call(call: &ProposedCall) -> KeptCall {
     }
 }
 
-fn response(proposed: &Proposal) -> Response {
+/// Reads a proposed response as contracts see it.
+pub(crate) fn response_of(proposed: &Proposal) -> Response {
     // What is withheld is there all the same: contracts may demand a text, or none.
     let withheld = proposed.content_digest.as_ref().map(|_| "(withheld)");
     let content = proposed.content.as_deref().or(withheld);

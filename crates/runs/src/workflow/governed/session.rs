@@ -262,6 +262,12 @@ fn options_of(options: &canon::Map<String, Value>) -> Result<Options, Vec<String
     Ok(options)
 }
 
+/// Has options judge as a session on record was judged; as an agent is where there is none.
+pub fn judged_as(telling: Option<Telling>, options: &mut Options) {
+    options.case_of_models_counts = telling.is_none_or(|telling| telling < Telling::Deciders);
+    options.patterns_unbounded = telling.is_none_or(|telling| telling < Telling::Requests);
+}
+
 /// Returns what is kept of captures: whatever their sender left in, only `full` keeps texts that look like secrets.
 pub fn kept_captures(start: &GovernedStart, captures: Vec<Value>) -> Vec<Value> {
     let level = options_of(&start.options).map(|options| options.capture_level);
@@ -296,8 +302,7 @@ impl GovernedSession {
             return Err("the recorded contracts have another digest than was recorded".to_owned());
         }
         let mut options = options_of(&start.options).map_err(|findings| findings.join("; "))?;
-        options.case_of_models_counts = start.telling < Telling::Deciders;
-        options.patterns_unbounded = start.telling < Telling::Requests;
+        judged_as(Some(start.telling), &mut options);
         let policies = start.policies.iter().map(|(name, verdict)| {
             let answer = PolicyAnswer {
                 allowed: verdict.allowed,

@@ -1,7 +1,7 @@
 //! Released calls: what is still allowed before one is made, and what counts as its end.
 
 use canon::Value;
-use contracts::{Call as Judged, CallKey, Event, Outcome, check_execution};
+use contracts::{Call as Judged, CallKey, Event, ExecutionRefusal, Outcome, check_execution};
 use domain::{Kind, Timestamp};
 use serde_json::json;
 
@@ -46,7 +46,13 @@ impl Governance {
         tool: &str,
         arguments: &str,
     ) -> Result<Result<(), (String, Note)>, Fault> {
-        match check_execution(&self.rules, &self.state, tool, Some(id), arguments) {
+        let (rules, state) = (&self.rules, &self.state);
+        let found = check_execution(rules, state, tool, Some(id), arguments, self.now);
+        let found = found.and_then(|call| match state.has_counted(&call) {
+            true if self.manner < Manner::Counted => Err(ExecutionRefusal::NoPendingCall),
+            true | false => Ok(call),
+        });
+        match found {
             Ok(call) => {
                 self.advance(&Event::Started { call: call.clone() })?;
                 self.running.insert(id.to_owned(), call);
@@ -99,7 +105,7 @@ impl Governance {
         let contract = self.rules.compiled().contract(tool);
         let is_unknown = match self.manner {
             Manner::OneByOne => was_unknown,
-            Manner::Together => is_unknown,
+            Manner::Together | Manner::Counted => is_unknown,
         };
         let failed = |code: &str| match code {
             code if is_unknown(code) => Outcome::Unknown,
