@@ -49,7 +49,6 @@ function attach(client, session) {
   const inner = (...values) => (original ?? globalThis.fetch)(...values);
   const clone = cloned(scope, client, Object.getPrototypeOf(client), {}, inner);
   attached.set(client, session.id);
-  attached.set(clone, session.id);
   const unwatch = watch(scope, client, original);
   session.endings.push(() => {
     unwatch();
@@ -94,6 +93,7 @@ function cloned(scope, from, prototype, options, inner) {
     const { fetch = inner, ...rest } = next;
     return cloned(scope, clone, prototype, rest, (...values) => fetch(...values));
   });
+  attached.set(clone, scope.session.id);
   hideKey(scope, clone, () => tickets.getStore() !== undefined || !scope.session.enforces);
   keepConversationsHere(scope, clone);
   return clone;

@@ -190,7 +190,8 @@ test("the original keeps its members and their values after restore", async () =
 });
 
 governed("a client has one session or observer at a time", all, [], {}, async ({ client, session }) => {
-  for (const again of [() => replay(client, { contracts: contracts("x") }), () => observe(client), () => replay(session.client, { contracts: contracts("x") })]) {
+  const copy = session.client.withOptions({});
+  for (const again of [() => replay(client, { contracts: contracts("x") }), () => observe(client), () => replay(session.client, { contracts: contracts("x") }), () => observe(copy)]) {
     assert.throws(again, (error) => error instanceof ReplayConfigError && error.condition === "compilation_failed");
   }
 });
