@@ -54,7 +54,7 @@ pub use log_tree::{
 pub use metrics::{Histogram, Metrics};
 pub use offline::Offline;
 pub use proof::{ReceiptForm, VerifyRequest};
-pub use read::{EventPage, EventRange, ListRequest, Look, Order, Page};
+pub use read::{EventPage, EventRange, Filters, ListRequest, Look, Order, Page};
 pub use receipt::Authority;
 pub use refused::Refused;
 pub use share::{NoShare, Shares};

@@ -7,7 +7,7 @@
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
 
-use super::{Quotes, Reader, Story, Target, chain, wording};
+use super::{AnswerParts, Quotes, Reader, Target, chain, wording};
 use crate::config::Limits;
 use crate::error::Refusal;
 use crate::event::{Entry, Event};
@@ -65,7 +65,7 @@ impl Log {
                 Some(Operation::Replay),
             ));
         }
-        let story = Story {
+        let story = AnswerParts {
             log: self,
             reader,
             target,
@@ -86,7 +86,7 @@ impl Log {
     }
 }
 
-fn node(story: &Story<'_, '_>, entry: &Entry) -> Node {
+fn node(story: &AnswerParts<'_, '_>, entry: &Entry) -> Node {
     let (agent, words) = if story.sees(entry) {
         (entry.agent_id.as_str(), wording::describe(story, entry))
     } else {
@@ -105,7 +105,7 @@ fn node(story: &Story<'_, '_>, entry: &Entry) -> Node {
 }
 
 /// Returns the edges between the entries of a chain, from reason to consequence, hidden units aside.
-fn edges(story: &Story<'_, '_>, entries: &[&Entry]) -> Vec<Edge> {
+fn edges(story: &AnswerParts<'_, '_>, entries: &[&Entry]) -> Vec<Edge> {
     let mut units: BTreeMap<&str, usize> = BTreeMap::new();
     let mut conflicts: BTreeMap<&str, usize> = BTreeMap::new();
     for (place, entry) in entries
