@@ -10,8 +10,8 @@ use domain::{
 };
 use engine::port::{ApiKey, Clock, ListQuery, Scope};
 use engine::{
-    Caller, Engine, EventRange, Idempotency, InputSpec, MessageSpec, NewSession, NewTask, Refused,
-    ReplaySession, ReplayTask, Request, Settle, TaskMessageKind,
+    Caller, Engine, EventRange, Filters, Idempotency, InputSpec, MessageSpec, NewSession, NewTask,
+    Refused, ReplaySession, ReplayTask, Request, Settle, TaskMessageKind,
 };
 use serde_json::json;
 
@@ -375,9 +375,7 @@ impl Reader {
             expires_at: None,
         });
         let mut range = EventRange {
-            workspace_id: None,
-            session_id: None,
-            task_id: None,
+            filters: Filters::default(),
             after_event_id: None,
             limit: 5,
         };

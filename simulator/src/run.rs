@@ -5,13 +5,13 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use canon::{Digest, sha256_parts};
-use engine::port::{MemoryStore, ReadEvents, Scope, Store};
+use engine::port::{Layered, MemoryStore, ReadEvents, Scope, Store};
 use engine::{Authority, Engine, Limits, Parts};
 
 use crate::check::{ISSUER, Replays, check, check_end, check_life};
 use crate::clients::{Client, Reader, SharedLedger, finish_all};
 use crate::executor::Executor;
-use crate::faults::FaultyStore;
+use crate::faults::Faults;
 use crate::fields;
 use crate::talker::workflows;
 use crate::world::{Dice, SharedClock, SimClock, SimIds, SimPerformer, SimSpawn};
@@ -55,12 +55,15 @@ pub fn run(seed: u64) -> Result<Report, String> {
         let last = life == crashes;
         store = Arc::new(store.reopened());
         let must_crash = Arc::new(AtomicBool::new(false));
-        let faulty = FaultyStore {
-            inner: Arc::clone(&store),
+        let faults = Faults {
             dice: dice.clone(),
             must_crash: Arc::clone(&must_crash),
             // The last life must be able to finish.
             faults: !last,
+        };
+        let faulty = Layered {
+            store: Arc::clone(&store),
+            layer: faults,
         };
         let mut executor = Executor::default();
         let performer = SimPerformer {

@@ -1,7 +1,7 @@
 //! Rules that the compiler does not know.
 //!
-//! The edges between crates, what pure crates may pull in, a header in every file, no path of somebody's machine,
-//! and coverage tables that name tests which exist.
+//! The edges between crates, what pure crates may pull in, a header in every file, files that belong to a module, no path
+//! of somebody's machine, and coverage tables that name tests which exist.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -132,6 +132,7 @@ pub(crate) fn run() -> Result<()> {
     for file in &files {
         check_file(file, &mut problems)?;
     }
+    check_modules(&files, &mut problems)?;
     check_coverage(&files, &mut problems)?;
     check_decisions(&files, &mut problems)?;
     if problems.is_empty() {
@@ -357,6 +358,45 @@ fn check_words(file: &Path, text: &str, problems: &mut Vec<String>) {
             }
         }
     }
+}
+
+/// Every source file is a module of the file above it: one that nothing declares is never compiled, nor its tests run.
+fn check_modules(files: &[PathBuf], problems: &mut Vec<String>) -> Result<()> {
+    for file in files {
+        let (Some(folder), Some(name)) = (file.parent(), file.file_name()) else {
+            continue;
+        };
+        let name = name.to_string_lossy();
+        let Some(module) = name.strip_suffix(".rs") else {
+            continue;
+        };
+        let path = file.to_string_lossy();
+        let is_root = matches!(module, "main" | "lib" | "build") || path.contains("/bin/");
+        // A file directly in `tests` is a program of its own.
+        if is_root
+            || !(path.contains("/src/") || path.contains("/tests/"))
+            || folder.ends_with("tests")
+        {
+            continue;
+        }
+        let above = [
+            folder.join("main.rs"),
+            folder.join("lib.rs"),
+            folder.with_extension("rs"),
+            // A program of its own can be anywhere.
+            folder.join("../../Cargo.toml"),
+        ];
+        let (by_name, by_path) = (format!("mod {module};"), format!("/{name}\""));
+        let declared = above.iter().any(|above| {
+            let text = fs::read_to_string(root().join(above)).unwrap_or_default();
+            let mut lines = text.lines();
+            lines.any(|line| line.ends_with(&by_name) || line.contains(&by_path))
+        });
+        if !declared {
+            problems.push(format!("{}: no file declares this module", file.display()));
+        }
+    }
+    Ok(())
 }
 
 /// Every decision that a comment or the name of a test cites has its row in `docs/decisions.md`.

@@ -1,4 +1,4 @@
-//! What every list of the server has: how many are listed, and how they are printed.
+//! What commands share that list things of the server, or show one.
 
 use clap::Args;
 use serde_json::Value;
@@ -65,6 +65,28 @@ impl Listing {
             ));
         }
         Ok(Exit::Ok)
+    }
+}
+
+/// What a command takes that shows one thing.
+#[derive(Debug, Args)]
+pub(crate) struct ShowArgs {
+    /// Its id
+    pub(crate) id: String,
+    /// Print JSON
+    #[arg(long)]
+    pub(crate) json: bool,
+    #[command(flatten)]
+    connection: Connection,
+}
+
+impl ShowArgs {
+    /// Returns a client of the server that is asked.
+    ///
+    /// # Errors
+    /// No server is named, or it cannot be talked to with this key.
+    pub(crate) fn client(&self) -> anyhow::Result<Client> {
+        Client::new(Target::find(&self.connection)?)
     }
 }
 

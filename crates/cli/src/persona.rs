@@ -176,7 +176,7 @@ async fn warnings(client: &Client, persona: &Value) -> Vec<String> {
 
 /// What is known of a persona that a task runs under.
 #[derive(Debug)]
-pub(crate) struct Known {
+pub(crate) struct PersonaName {
     /// What people call it.
     pub(crate) name: String,
     /// The workflow of its tasks.
@@ -184,7 +184,7 @@ pub(crate) struct Known {
 }
 
 /// Returns the personas of some tasks by id, as far as this key may see them.
-pub(crate) async fn names(client: &Client, tasks: &[Task]) -> BTreeMap<String, Known> {
+pub(crate) async fn names(client: &Client, tasks: &[Task]) -> BTreeMap<String, PersonaName> {
     let mut names = BTreeMap::new();
     for task in tasks {
         let Some(id) = task.raw.get("persona_id").and_then(Value::as_str) else {
@@ -194,11 +194,11 @@ pub(crate) async fn names(client: &Client, tasks: &[Task]) -> BTreeMap<String, K
             continue;
         }
         let known = match client.get(&["v1", "personas", id], &[]).await {
-            Ok(persona) => Known {
+            Ok(persona) => PersonaName {
                 name: format!("{}@{}", text(&persona, "name"), text(&persona, "version")),
                 workflow: text(&persona, "entry_workflow").to_owned(),
             },
-            Err(_) => Known {
+            Err(_) => PersonaName {
                 name: id.to_owned(),
                 workflow: "(the persona's)".to_owned(),
             },

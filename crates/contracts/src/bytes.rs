@@ -21,7 +21,7 @@ use crate::driver::{
 use crate::execute::ExecutionRefusal;
 use crate::finding::Finding;
 use crate::gate::{Action, Decision};
-use crate::health::{Attachment, Surroundings};
+use crate::health::{Attachment, HostFacts};
 use crate::json::{self as exact, Limits, Numbers};
 use crate::rules::{ConfigError, Rules};
 use crate::wire::Wire;
@@ -400,7 +400,7 @@ pub fn read(handle: &mut Handle, what: &str, from: u64) -> Output {
     let driver = &mut handle.0;
     let value = match what {
         "state" => json!(driver.state()),
-        "health" => json!(driver.health(Surroundings {
+        "health" => json!(driver.health(HostFacts {
             server_lost: from & 1 != 0,
             started_degraded: from & 2 != 0,
             cluster_detected: from & 4 != 0,

@@ -24,7 +24,7 @@ use crate::cost::Usage;
 use crate::decode::is_label;
 use crate::event::{Begin, Event, SeenOutput};
 use crate::gate::{Decision, SUBSTITUTE, Settlement, ShadowDelta, refused, settle, settled};
-use crate::health::{Health, Surroundings, health};
+use crate::health::{Health, HostFacts, health};
 use crate::narrow::{Narrowing, narrow};
 use crate::precheck::{
     Refusal, check_attempt, check_open, check_workflow, precheck, provider_warnings,
@@ -390,7 +390,7 @@ impl<C: ModelClient, H: Hooks> Governed<C, H> {
     }
 
     /// Returns the health of the session.
-    pub fn health(&self, around: Surroundings) -> Health {
+    pub fn health(&self, around: HostFacts) -> Health {
         health(&self.rules, &self.state, around)
     }
 

@@ -96,7 +96,7 @@ words! {
 
 /// What only the program around the session knows.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Surroundings {
+pub struct HostFacts {
     /// True while the server cannot be reached, or receipts are being reconciled.
     pub server_lost: bool,
     /// True when the session began without the server it should have.
@@ -109,7 +109,7 @@ pub struct Surroundings {
     pub attachment: Attachment,
 }
 
-impl Surroundings {
+impl HostFacts {
     /// A local session in memory.
     pub const LOCAL: Self = Self {
         server_lost: false,
@@ -159,7 +159,7 @@ pub struct Health {
 }
 
 /// Derives the health of a session.
-pub fn health(rules: &Rules, state: &State, around: Surroundings) -> Health {
+pub fn health(rules: &Rules, state: &State, around: HostFacts) -> Health {
     let options = rules.options();
     let killed = matches!(state.lifecycle(), Lifecycle::Killed { .. });
     let restored = *state.lifecycle() == Lifecycle::Restored;

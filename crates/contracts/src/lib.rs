@@ -62,7 +62,7 @@ pub use gate::{
     WouldBlock, WouldNarrow, refused, settle, settled, shadow_delta,
 };
 pub use health::{
-    Attachment, Authority, Durability, Health, HealthStatus, Protection, Surroundings, Tier, health,
+    Attachment, Authority, Durability, Health, HealthStatus, HostFacts, Protection, Tier, health,
 };
 pub use invariant::{Invariant, Operator, Truth};
 pub use judge::{Failure, Judgement, Occasion, Status, Verdict, judge, judge_again, judge_in};

@@ -123,16 +123,6 @@ impl SecretKeeper for Vault {
         Ok(kept.map_err(not_kept)?.version)
     }
 
-    fn names(&self) -> Result<Vec<(String, u64)>, KeepSecretError> {
-        let all = self.list().map_err(not_kept)?;
-        // A damaged record is told by whoever needs it.
-        Ok(all
-            .into_iter()
-            .flatten()
-            .map(|handle| (handle.name, handle.version))
-            .collect())
-    }
-
     fn delete(&self, name: &str) -> Result<(), KeepSecretError> {
         match Vault::delete(self, name) {
             Ok(()) | Err(VaultError::Unknown(_)) => Ok(()),

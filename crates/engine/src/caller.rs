@@ -18,6 +18,10 @@ pub const APPROVE: &str = "approvals:write";
 /// register agents and draft: what promises to write nothing does not give it.
 pub const OBSERVE: &str = "field:read";
 
+/// How a scope begins that names an agent of the shared memory, or a prefix of agents with `*` at its end. A key with such scopes
+/// acts for these agents, whoever registered them, and for no others.
+pub const AGENT: &str = "agent:";
+
 /// What an API key can be allowed to do. `*` stands for all but [`APPROVE`], `*:read` for everything that ends in `:read` but
 /// [`OBSERVE`].
 pub const SCOPES: [&str; 24] = [
@@ -119,6 +123,13 @@ impl Caller {
             (Some(_), None) => false,
             (Some(list), Some(id)) => list.contains(id),
         }
+    }
+
+    /// The agents of the shared memory that the caller acts for, `*` at the end for a prefix; none in particular for those
+    /// that it registers.
+    pub fn agents(&self) -> impl Iterator<Item = &str> {
+        let scopes = self.scopes.iter();
+        scopes.filter_map(|scope| scope.strip_prefix(AGENT))
     }
 
     /// The Workspaces the caller is bound to; none for no bounds.

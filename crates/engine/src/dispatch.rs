@@ -118,14 +118,7 @@ impl Engine {
     }
 
     pub(crate) async fn event_at(&self, position: Position) -> Result<Option<Event>, Refused> {
-        let stored = self
-            .shared
-            .store
-            .events_at(vec![position])
-            .await?
-            .into_iter()
-            .flatten()
-            .next();
+        let stored = self.shared.store.event_at(position).await?;
         stored
             .map(|stored| Event::parse(&stored.bytes))
             .transpose()

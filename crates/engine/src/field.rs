@@ -119,6 +119,17 @@ pub enum FieldView {
     Svg(TargetType, String),
 }
 
+/// A unit that is to be taken back.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Retraction {
+    /// Who does it: its author, or the operator.
+    pub agent_id: String,
+    /// The unit.
+    pub unit_id: String,
+    /// Why.
+    pub reason: String,
+}
+
 /// The fields in use.
 #[derive(Debug, Default)]
 pub(crate) struct Fields {
@@ -171,7 +182,7 @@ fn credential(caller: &Caller, ceiling: u8) -> field::Caller {
     field::Caller {
         key: key.unwrap_or_else(|| caller.actor.clone()),
         ceiling,
-        agents: Vec::new(),
+        agents: caller.agents().map(str::to_owned).collect(),
     }
 }
 
@@ -211,12 +222,7 @@ impl Engine {
             scope: "field:read",
         })?;
         let said = async {
-            if envelope.agent_id().starts_with(PERSONAS) {
-                // Else a persona's Tasks would find their memory taken by somebody else.
-                let message =
-                    format!("agents whose ids begin with `{PERSONAS}` are the server's own");
-                return Err(refusal(Code::Forbidden, message));
-            }
+            check_agent(envelope.agent_id())?;
             let name = FieldName::of(caller, name)?;
             // Every message is an entry of the log. Which room that needs is known when it is decided; mostly it is this.
             let reads = matches!(operation, Operation::Attune | Operation::Replay);
@@ -232,6 +238,38 @@ impl Engine {
             self.ask(&desk, sender, envelope).await
         };
         said.await.map_err(|refused| about(refused, operation))
+    }
+
+    /// Takes a unit back. The memory protocol has a status for that and no operation.
+    ///
+    /// # Errors
+    /// See [`FieldRefused`]. Nothing was written then.
+    pub async fn retract_unit(
+        &self,
+        caller: &Caller,
+        name: Option<&str>,
+        retraction: Retraction,
+    ) -> Result<Value, FieldRefused> {
+        if self.is_draining() {
+            return Err(Refused::Draining.into());
+        }
+        let ceiling = ceiling(caller).ok_or(Refused::PermissionDenied {
+            scope: "field:read",
+        })?;
+        check_agent(&retraction.agent_id)?;
+        let name = FieldName::of(caller, name)?;
+        self.may_store(Some(&name.workspace_id), 1).await?;
+        let desk = self.shared.fields.desk(&name);
+        let sender = desk::Sender {
+            actor: caller.actor.clone(),
+            caller: credential(caller, ceiling),
+        };
+        let task = desk::Task::Retract {
+            agent_id: retraction.agent_id,
+            unit_id: retraction.unit_id,
+            reason: retraction.reason,
+        };
+        self.put_on_desk(&desk, sender, task).await
     }
 
     /// Shows a field. One that does not exist yet is shown as an empty one.
@@ -290,6 +328,15 @@ impl Engine {
             FieldView::Svg(kind, id) => Ok(drawn(kind, id)?.to_svg().into()),
         }
     }
+}
+
+/// Refuses agents that nobody speaks for: else a persona's Tasks would find their memory taken by somebody else.
+fn check_agent(id: &str) -> Result<(), FieldRefused> {
+    if id.starts_with(PERSONAS) {
+        let message = format!("agents whose ids begin with `{PERSONAS}` are the server's own");
+        return Err(refusal(Code::Forbidden, message));
+    }
+    Ok(())
 }
 
 /// Names the operation of a refusal that was made before anybody knew it.

@@ -136,7 +136,7 @@ impl Engine {
         scopes: &[Scope],
         range: &EventRange,
     ) -> Result<Option<TakenOver>, Refused> {
-        let ([Scope::Task(key)], Some(id)) = (scopes, &range.task_id) else {
+        let ([Scope::Task(key)], Some(id)) = (scopes, &range.filters.task_id) else {
             return Ok(None);
         };
         let document = self.document(id).await?;

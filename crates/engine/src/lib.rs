@@ -39,12 +39,12 @@ pub use domain::{
     TaskMessageKind,
 };
 
-pub use caller::{APPROVE, Caller, OBSERVE, SCOPES};
+pub use caller::{AGENT, APPROVE, Caller, OBSERVE, SCOPES};
 pub use content::EXPANDED_BYTES_MAX;
 pub use dispatch::{Answer, Idempotency, Settle};
 pub use domain::{Activity, Extra, View};
 pub use engine::{Engine, Parts};
-pub use field::{FieldFrame, FieldName, FieldRefused, FieldStream, FieldView};
+pub use field::{FieldFrame, FieldName, FieldRefused, FieldStream, FieldView, Retraction};
 pub use govern::{Demands, Least, WaitingApproval};
 pub use key::{change_api_key, settle_api_keys};
 pub use limits::Limits;
@@ -54,7 +54,7 @@ pub use log_tree::{
 pub use metrics::{Histogram, Metrics};
 pub use offline::Offline;
 pub use proof::{ReceiptForm, VerifyRequest};
-pub use read::{EventPage, EventRange, ListRequest, Look, Order, Page};
+pub use read::{EventPage, EventRange, Filters, ListRequest, Look, Order, Page};
 pub use receipt::Authority;
 pub use refused::Refused;
 pub use share::{NoShare, Shares};

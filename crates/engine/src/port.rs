@@ -5,6 +5,7 @@
 
 mod claim_time;
 mod embed;
+mod layered;
 mod memory;
 mod news;
 mod store;
@@ -14,12 +15,13 @@ mod world;
 
 pub use claim_time::ClaimTime;
 pub use embed::{Embedder, EmbeddingModel};
+pub use layered::{Call, Layer, Layered};
 pub use memory::MemoryStore;
 pub use news::{News, Publisher};
 pub use store::{
     ApiKey, BlobStore, Claim, ClaimScope, Commit, CommitError, Committed, Erased, Expected, Fence,
-    FieldSegment, Heartbeat, Incoming, KeptSegment, KeyStore, LastEvents, LeaseName, LeaseStore,
-    ListQuery, NewestQuery, ReadEvents, Scope, Seal, SealedTurn, SegmentStore, Store, StoreFault,
-    Stored, StoredEvent, Tree, TreeAppend, TreeStore, UnusableSegment, Wanted, Whose,
+    FieldSegment, Heartbeat, Incoming, KeptSegment, KeyStore, LastEvents, LeaseName, LeaseRequest,
+    LeaseStore, ListQuery, NewestQuery, ReadEvents, Scope, Seal, SealedTurn, SegmentStore, Store,
+    StoreFault, Stored, StoredEvent, Tree, TreeAppend, TreeStore, UnusableSegment, Whose,
 };
 pub use world::{BoxFuture, Clock, Deltas, Ids, KeepSecretError, Performer, SecretKeeper, Spawn};

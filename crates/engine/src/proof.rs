@@ -94,7 +94,7 @@ impl Engine {
         request: ListRequest,
     ) -> Result<Page, Refused> {
         caller.require("receipts:read")?;
-        let key = match &request.task_id {
+        let key = match &request.filters.task_id {
             Some(id) => self.document(id).await?.map(|document| document.key),
             None => None,
         };
@@ -102,7 +102,9 @@ impl Engine {
         let mut late = self.shared.clock.sleep(self.shared.limits.receipt_window);
         loop {
             let page = self.list(caller, request.clone()).await?;
-            if !page.views.is_empty() || !self.is_running(request.task_id.as_deref()).await? {
+            if !page.views.is_empty()
+                || !self.is_running(request.filters.task_id.as_deref()).await?
+            {
                 return Ok(page);
             }
             tokio::select! {
@@ -419,8 +421,7 @@ impl Engine {
 
     /// Returns the digest of the value that an event recorded; none when there is no such event or value any more.
     async fn recorded_digest(&self, position: Position) -> Result<Option<Digest>, Refused> {
-        let stored = self.shared.store.events_at(vec![position]).await?;
-        let Some(stored) = stored.into_iter().flatten().next() else {
+        let Some(stored) = self.shared.store.event_at(position).await? else {
             return Ok(None);
         };
         let Ok(mut event) = Event::parse(&stored.bytes) else {

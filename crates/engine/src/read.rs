@@ -34,17 +34,24 @@ pub(crate) async fn next_page(
     Ok(Some(page))
 }
 
-/// A list to read.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct ListRequest {
-    /// Of this kind.
-    pub kind: ResourceKind,
+/// What a list or a range of events is narrowed to.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Filters {
     /// Only those of this Workspace.
     pub workspace_id: Option<String>,
     /// Only those of this Session.
     pub session_id: Option<String>,
     /// Only those of this Task.
     pub task_id: Option<String>,
+}
+
+/// A list to read.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ListRequest {
+    /// Of this kind.
+    pub kind: ResourceKind,
+    /// Only what these leave.
+    pub filters: Filters,
     /// After this key.
     pub after: Position,
     /// The maximum number to return.
@@ -90,12 +97,8 @@ pub struct Page {
 /// A range of events to read.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct EventRange {
-    /// Only those of this Workspace.
-    pub workspace_id: Option<String>,
-    /// Only those of this Session.
-    pub session_id: Option<String>,
-    /// Only those of this Task.
-    pub task_id: Option<String>,
+    /// Only what these leave.
+    pub filters: Filters,
     /// After this event, exclusive.
     pub after_event_id: Option<String>,
     /// The maximum number to return.
@@ -155,13 +158,7 @@ impl Engine {
         let scopes = if request.kind == ResourceKind::Persona {
             vec![Scope::All]
         } else {
-            self.scopes(
-                caller,
-                request.workspace_id.as_deref(),
-                request.session_id.as_deref(),
-                request.task_id.as_deref(),
-            )
-            .await?
+            self.scopes(caller, &request.filters).await?
         };
         // As with events: what is created while scopes are read one after the other is for the next page.
         let head = match scopes.len() {
@@ -202,15 +199,7 @@ impl Engine {
         caller.require(read_scope(request.kind))?;
         let scopes = match request.kind {
             ResourceKind::Persona => vec![Scope::All],
-            _ => {
-                self.scopes(
-                    caller,
-                    request.workspace_id.as_deref(),
-                    request.session_id.as_deref(),
-                    request.task_id.as_deref(),
-                )
-                .await?
-            }
+            _ => self.scopes(caller, &request.filters).await?,
         };
         let mut at = match (order, request.after) {
             (Order::OldestFirst, after) => after,
@@ -443,9 +432,7 @@ impl Engine {
     pub(crate) async fn scopes(
         &self,
         caller: &Caller,
-        workspace_id: Option<&str>,
-        session_id: Option<&str>,
-        task_id: Option<&str>,
+        filters: &Filters,
     ) -> Result<Vec<Scope>, Refused> {
         let unknown = |object, param| {
             Refused::Domain(Refusal::NotFound {
@@ -455,7 +442,7 @@ impl Engine {
         };
         // The narrowest filter decides; wider ones must agree with it.
         let mut narrowest = None;
-        if let Some(id) = task_id {
+        if let Some(id) = &filters.task_id {
             let task = self
                 .visible(caller, ResourceKind::Task, id)
                 .await
@@ -465,7 +452,7 @@ impl Engine {
                 })?;
             narrowest = Some((Scope::Task(task.key), task.links));
         }
-        if let Some(id) = session_id {
+        if let Some(id) = &filters.session_id {
             let session = self
                 .visible(caller, ResourceKind::Session, id)
                 .await
@@ -479,7 +466,7 @@ impl Engine {
                 None => narrowest = Some((Scope::Session(session.key), session.links)),
             }
         }
-        if let Some(id) = workspace_id {
+        if let Some(id) = &filters.workspace_id {
             let workspace = self
                 .visible(caller, ResourceKind::Workspace, id)
                 .await
@@ -516,14 +503,7 @@ impl Engine {
     /// The cursor or a filter does not exist; the caller lacks the scope; the store failed.
     pub async fn events(&self, caller: &Caller, range: EventRange) -> Result<EventPage, Refused> {
         caller.require("events:read")?;
-        let scopes = self
-            .scopes(
-                caller,
-                range.workspace_id.as_deref(),
-                range.session_id.as_deref(),
-                range.task_id.as_deref(),
-            )
-            .await?;
+        let scopes = self.scopes(caller, &range.filters).await?;
         if let Some(page) = self.events_of_imported(&scopes, &range).await? {
             return Ok(page);
         }
@@ -551,14 +531,7 @@ impl Engine {
         range: EventRange,
     ) -> Result<EventPage, Refused> {
         caller.require("events:read")?;
-        let scopes = self
-            .scopes(
-                caller,
-                range.workspace_id.as_deref(),
-                range.session_id.as_deref(),
-                range.task_id.as_deref(),
-            )
-            .await?;
+        let scopes = self.scopes(caller, &range.filters).await?;
         if let Some(page) = self
             .newest_events_of_imported(caller, &scopes, &range)
             .await?
@@ -658,14 +631,7 @@ impl Engine {
             })
         };
         let position = self.shared.store.name().position(id).ok_or_else(unknown)?;
-        let stored = self
-            .shared
-            .store
-            .events_at(vec![position])
-            .await?
-            .into_iter()
-            .flatten()
-            .next();
+        let stored = self.shared.store.event_at(position).await?;
         let stored = stored.ok_or_else(unknown)?;
         if caller.workspaces().is_some() {
             let event = Event::parse(&stored.bytes).map_err(|error| Refused::Internal {

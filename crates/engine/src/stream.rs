@@ -91,14 +91,7 @@ impl Engine {
         caller.require("events:read")?;
         let shared = &self.shared;
         let open = OpenStream::of(shared, caller)?;
-        let scopes = self
-            .scopes(
-                caller,
-                range.workspace_id.as_deref(),
-                range.session_id.as_deref(),
-                range.task_id.as_deref(),
-            )
-            .await?;
+        let scopes = self.scopes(caller, &range.filters).await?;
         let cursor = match &range.after_event_id {
             None => Position::START,
             Some(id) => match self.visible_event(caller, id, None).await {
@@ -119,8 +112,8 @@ impl Engine {
             news,
             buffer: VecDeque::new(),
             behind: true,
-            ask_for_end: range.task_id.is_some(),
-            task: range.task_id.map(Into::into),
+            ask_for_end: range.filters.task_id.is_some(),
+            task: range.filters.task_id.map(Into::into),
             _open: open,
         })
     }

@@ -117,8 +117,7 @@ impl Engine {
         let mut next = chain.map(|chain| chain.tip);
         let mut records = Vec::new();
         while let Some(position) = next {
-            let stored = store.events_at(vec![position]).await?;
-            let Some(stored) = stored.into_iter().flatten().next() else {
+            let Some(stored) = store.event_at(position).await? else {
                 return Err(internal(format!("no event at position {}", position.0)));
             };
             let event = Event::parse(&stored.bytes).map_err(|error| internal(error.to_string()))?;

@@ -1,4 +1,4 @@
-//! Secrets of the local vault: set, named, forgotten. Never read back through here.
+//! Secrets of the local vault: set and deleted. Never read back through here.
 //!
 //! They are kept beside the log, encrypted; no event tells a value, and nothing here can be asked for one.
 
@@ -30,20 +30,7 @@ impl Engine {
         keeper.put(name, value).map_err(not_kept)
     }
 
-    /// Returns the names and versions of the secrets of the local vault.
-    ///
-    /// # Errors
-    /// See [`Refused`].
-    pub async fn secret_names(
-        &self,
-        caller: &Caller,
-        vault: &str,
-    ) -> Result<Vec<(String, u64)>, Refused> {
-        let keeper = self.keeper(caller, vault).await?;
-        keeper.names().map_err(not_kept)
-    }
-
-    /// Forgets a secret of the local vault.
+    /// Deletes a secret of the local vault.
     ///
     /// # Errors
     /// See [`Refused`].

@@ -277,13 +277,7 @@ async fn payload_as_stored(
     store: &dyn Store,
     position: Position,
 ) -> Result<Map<String, Value>, Refused> {
-    let stored = store
-        .events_at(vec![position])
-        .await?
-        .into_iter()
-        .flatten()
-        .next();
-    let Some(stored) = stored else {
+    let Some(stored) = store.event_at(position).await? else {
         return Err(no_event(position));
     };
     let event = Event::parse(&stored.bytes).map_err(|error| Refused::Internal {

@@ -506,17 +506,19 @@ impl Field {
                 task.orphaned = true;
             }
         }
-        self.subscriptions.retain(|_, (owner, _)| owner != agent);
+        self.subscriptions.remove(agent);
     }
 
     fn subscribe(&mut self, agent: &str, action: SubscribeAction, subscription: &Subscription) {
         match action {
             SubscribeAction::Subscribe => {
-                let stored = (agent.to_owned(), subscription.clone());
-                self.subscriptions.insert(subscription.id.clone(), stored);
+                let own = self.subscriptions.entry(agent.to_owned()).or_default();
+                own.insert(subscription.id.clone(), subscription.clone());
             }
             SubscribeAction::Unsubscribe => {
-                self.subscriptions.remove(&subscription.id);
+                if let Some(own) = self.subscriptions.get_mut(agent) {
+                    own.remove(&subscription.id);
+                }
             }
             SubscribeAction::List => {}
         }

@@ -15,6 +15,9 @@ use crate::relevance::Scope;
 use crate::state::{Field, Unit};
 use crate::vector::Vector;
 
+/// Interests of a subscriber that are compared with what happens: everybody's writing waits for that.
+const INTERESTS_BYTES_MAX: usize = 4 << 10;
+
 /// One push to one subscriber.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Notification {
@@ -77,22 +80,35 @@ struct Happening<'a> {
 }
 
 impl Field {
-    /// Returns what to push after the entries of one operation were applied.
-    pub fn notifications(&self, entries: &[Entry]) -> Vec<Notification> {
+    /// Returns what to push to those who listen after the entries of one operation were applied. What others subscribed to
+    /// costs nothing.
+    pub fn notifications(&self, entries: &[Entry], listeners: &[String]) -> Vec<Notification> {
         let actor = entries.first().map(|entry| entry.agent_id.as_str());
         let mut notifications = Vec::new();
-        if self.config.level < Level::Standard || self.subscriptions.is_empty() {
+        let heard = listeners.iter().map(String::as_str);
+        let heard = heard.filter_map(|agent| Some((agent, self.subscriptions.get(agent)?)));
+        let heard: Vec<_> = heard.filter(|(agent, _)| Some(*agent) != actor).collect();
+        if self.config.level < Level::Standard || heard.is_empty() {
             return notifications;
         }
         for happening in entries.iter().flat_map(|entry| self.happenings(entry)) {
-            for (agent, subscription) in self.subscriptions.values() {
-                let wanted = subscription.events.contains(&happening.topic)
-                    && Some(agent.as_str()) != actor
-                    && happening.only.is_none_or(|only| only == agent)
+            for (agent, subscriptions) in &heard {
+                let wanted = subscriptions
+                    .values()
+                    .filter(|subscription| subscription.events.contains(&happening.topic));
+                let mut wanted = wanted.peekable();
+                let may_hear = wanted.peek().is_some()
+                    && happening.only.is_none_or(|only| only == *agent)
                     && self.may_hear(agent, &happening);
-                if wanted {
-                    notifications.extend(self.notify(agent, subscription, &happening));
+                if !may_hear {
+                    continue;
                 }
+                let relevance = happening
+                    .unit
+                    .map_or(1.0, |unit| self.relevance_to(agent, unit));
+                let found =
+                    wanted.filter_map(|wanted| notification(agent, wanted, relevance, &happening));
+                notifications.extend(found);
             }
         }
         notifications
@@ -144,52 +160,30 @@ impl Field {
         })
     }
 
-    fn notify(
-        &self,
-        agent: &str,
-        subscription: &Subscription,
-        happening: &Happening<'_>,
-    ) -> Option<Notification> {
-        let relevance = happening
-            .unit
-            .map_or(1.0, |unit| self.relevance_to(agent, unit));
-        if subscription
-            .min_relevance
-            .is_some_and(|least| relevance < least)
-        {
-            return None;
-        }
-        Some(Notification {
-            agent_id: agent.to_owned(),
-            debounce_ms: subscription.debounce_ms.unwrap_or(0),
-            subscription_id: subscription.id.clone(),
-            event: happening.topic,
-            epoch: happening.entry.epoch,
-            relevance_score: relevance,
-            summary: happening.summary.clone(),
-            memory_unit_id: happening.unit.map(str::to_owned),
-            conflict_id: happening.conflict.map(str::to_owned),
-            requires_action: happening.asked.contains(&agent),
-            about: happening.about.to_owned(),
-        })
-    }
-
-    /// Returns how much a unit matters to an agent by its role, interests and current task.
+    /// Returns how much a unit matters to an agent by its role, its current task, and its interests as far as they are short.
     fn relevance_to(&self, agent_id: &str, unit: &str) -> f64 {
         let (Some(agent), Some(row)) = (self.active(agent_id), self.unit_rows.get(unit)) else {
             return 0.0;
         };
-        let query = if agent.interests.is_empty() {
+        let mut room = INTERESTS_BYTES_MAX;
+        let fits = |interest: &&str| {
+            let left = room.checked_sub(interest.len());
+            room = left.unwrap_or(0);
+            left.is_some()
+        };
+        let interests = agent.interests.iter().map(String::as_str);
+        let interests: Vec<&str> = interests.take_while(fits).collect();
+        let query = if interests.is_empty() {
             agent.role.clone()
         } else {
-            agent.interests.join(" ")
+            interests.join(" ")
         };
         let vector = Vector::hash_1024(&query);
         let scope = Scope {
             agent: agent_id,
             role: &agent.role,
             committed_only: false,
-            interests: agent.interests.iter().map(String::as_str).collect(),
+            interests,
             task: agent.current_task.as_deref(),
             query: &query,
             query_source: "the interests of the subscriber",
@@ -382,6 +376,34 @@ impl Field {
         }
         found
     }
+}
+
+/// Returns what a subscriber is told, unless it matters too little to it.
+fn notification(
+    agent: &str,
+    subscription: &Subscription,
+    relevance: f64,
+    happening: &Happening<'_>,
+) -> Option<Notification> {
+    if subscription
+        .min_relevance
+        .is_some_and(|least| relevance < least)
+    {
+        return None;
+    }
+    Some(Notification {
+        agent_id: agent.to_owned(),
+        debounce_ms: subscription.debounce_ms.unwrap_or(0),
+        subscription_id: subscription.id.clone(),
+        event: happening.topic,
+        epoch: happening.entry.epoch,
+        relevance_score: relevance,
+        summary: happening.summary.clone(),
+        memory_unit_id: happening.unit.map(str::to_owned),
+        conflict_id: happening.conflict.map(str::to_owned),
+        requires_action: happening.asked.contains(&agent),
+        about: happening.about.to_owned(),
+    })
 }
 
 /// A subscription and the thing it is notified about.

@@ -8,6 +8,7 @@ use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet, BinaryHeap};
 
 use crate::kind::{MemoryType, Mode, UnitStatus};
+use crate::search::VISITS_MAX;
 use crate::state::{Field, Row, Unit};
 use crate::vector::Vector;
 
@@ -271,14 +272,22 @@ impl<'a> View<'a> {
         let rows = field.units.len();
         let named = |name: &str| field.names.others.get(name).copied();
         let hidden = field.hidden_from(scope.agent);
-        let scores = |query: &str| match only {
+        let mut visits = VISITS_MAX;
+        let mut scores = |query: &str| match only {
             Some(row) => vec![field.search.words_at(query, &hidden, row)],
             None => {
                 let mut scores = vec![0.0; rows];
-                field.search.score_words(query, &hidden, &mut scores);
+                let words = &mut scores;
+                field.search.score_words(query, &hidden, &mut visits, words);
                 scores
             }
         };
+        // What is asked for comes before what is of interest, should there be too much.
+        let words = match scope.query.is_empty() {
+            true => Vec::new(),
+            false => scores(scope.query),
+        };
+        let role_words = scores(scope.role);
         let cosines = match (scope.vector, only) {
             (None, _) => Vec::new(),
             (Some(vector), Some(row)) => {
@@ -322,14 +331,10 @@ impl<'a> View<'a> {
             scope,
             weights: [0.0; FACTORS],
             first: only.unwrap_or(0),
-            words: if scope.query.is_empty() {
-                Vec::new()
-            } else {
-                scores(scope.query)
-            },
+            words,
             cosines,
             interests,
-            role_words: scores(scope.role),
+            role_words,
             agent: field.names.authors.get(scope.agent).copied(),
             role: named(scope.role),
             task: scope.task.and_then(named),

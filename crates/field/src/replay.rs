@@ -52,7 +52,7 @@ impl std::fmt::Debug for Reader<'_> {
 const REDACTED: &str = "redacted";
 
 /// Everything that the answer is made of.
-pub(crate) struct Story<'a, 'r> {
+pub(crate) struct AnswerParts<'a, 'r> {
     pub(crate) log: &'a Log,
     pub(crate) reader: &'a Reader<'r>,
     pub(crate) target: &'a Target,
@@ -73,7 +73,7 @@ pub(crate) enum Quotes {
 /// Stands before and after the id of a unit in a summary that is kept without words.
 const MARK: char = '\u{1}';
 
-impl Story<'_, '_> {
+impl AnswerParts<'_, '_> {
     pub(crate) fn sees(&self, entry: &Entry) -> bool {
         (self.reader.sees)(entry.session_id.as_deref())
     }
@@ -110,7 +110,7 @@ pub(crate) fn replay(
     hides: bool,
 ) -> Check<(Value, KeptAnswer)> {
     let (chain, key) = chain::collect(log, target, limits)?;
-    let mut story = Story {
+    let mut story = AnswerParts {
         log,
         reader,
         target,
@@ -158,7 +158,12 @@ pub(crate) fn replay(
 }
 
 /// Returns what is kept of an answer: of each event its sequence, and of those that hide something the event itself.
-fn kept(story: &mut Story<'_, '_>, shown: &[Place], hides: bool, answer: &Value) -> KeptAnswer {
+fn kept(
+    story: &mut AnswerParts<'_, '_>,
+    shown: &[Place],
+    hides: bool,
+    answer: &Value,
+) -> KeptAnswer {
     let is_marked = |value: &Value| value.as_str().is_some_and(|text| text.contains(MARK));
     if answer.get("summary").is_none_or(is_marked) {
         // Marks of somebody else would be taken for ours.
@@ -168,7 +173,7 @@ fn kept(story: &mut Story<'_, '_>, shown: &[Place], hides: bool, answer: &Value)
         text_of: story.reader.text_of,
         sees: &|_| true,
     };
-    let whole = Story {
+    let whole = AnswerParts {
         reader: &everything,
         chain: Vec::new(),
         key: Vec::new(),
@@ -208,7 +213,7 @@ pub(crate) fn again(field: &Field, kept: &Value) -> Value {
         id: String::new(),
         depth: Depth::Summary,
     };
-    let story = Story {
+    let story = AnswerParts {
         log: &field.log,
         reader: &reader,
         target: &target,
@@ -246,7 +251,7 @@ pub(crate) fn again(field: &Field, kept: &Value) -> Value {
     })
 }
 
-fn shown_event(story: &Story<'_, '_>, entry: &Entry) -> Value {
+fn shown_event(story: &AnswerParts<'_, '_>, entry: &Entry) -> Value {
     if !story.sees(entry) {
         return json!({
             "epoch": entry.epoch,
@@ -273,7 +278,7 @@ fn shown_event(story: &Story<'_, '_>, entry: &Entry) -> Value {
 }
 
 /// Returns the agents of the whole chain in the order in which they appear.
-fn agents<'a>(story: &Story<'a, '_>) -> Vec<&'a str> {
+fn agents<'a>(story: &AnswerParts<'a, '_>) -> Vec<&'a str> {
     let mut seen = std::collections::BTreeSet::new();
     let mut agents = Vec::new();
     for entry in story

@@ -11,6 +11,9 @@ use crate::vector::{Matrix, Model, Sparse, Vector};
 const K1: f64 = 1.2;
 const B: f64 = 0.75;
 
+/// Rows that the words of one request are looked up in, over all its texts. Where there are more, the rarest words count.
+pub(crate) const VISITS_MAX: usize = 4_000_000;
+
 /// The words and vectors of all units that have a text.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Search {
@@ -152,10 +155,29 @@ impl Search {
     }
 
     /// Adds to `scores` how well each row matches the words of a query, 1 for a row of average length that has every
-    /// word once. What is average, and how rare a word is, is told by the rows outside the hidden circles.
-    pub(crate) fn score_words(&self, query: &str, hidden: &BTreeSet<u32>, scores: &mut [f64]) {
+    /// word once. What is average, and how rare a word is, is told by the rows outside the hidden circles. Words are looked
+    /// up from the rarest on while there are `visits` left.
+    pub(crate) fn score_words(
+        &self,
+        query: &str,
+        hidden: &BTreeSet<u32>,
+        visits: &mut usize,
+        scores: &mut [f64],
+    ) {
         let seen = self.seen(hidden);
-        for (list, weight) in self.weighted(query, seen) {
+        let mut lists = self.weighted(query, seen);
+        let needed: usize = lists.iter().map(|(list, _)| list.len()).sum();
+        if needed > *visits {
+            lists.sort_by_key(|(list, _)| list.len());
+            let mut left = *visits;
+            lists.retain(|(list, _)| {
+                let fits = list.len() <= left;
+                left = if fits { left - list.len() } else { 0 };
+                fits
+            });
+        }
+        *visits = visits.saturating_sub(needed);
+        for (list, weight) in lists {
             for (row, times) in list {
                 let index = usize::try_from(*row).unwrap_or(usize::MAX);
                 let gain = weight * self.gain(index, *times, seen.average);
@@ -314,6 +336,11 @@ fn ln(value: f64) -> f64 {
 mod tests {
     use super::*;
 
+    fn score_all(search: &Search, query: &str, hidden: &BTreeSet<u32>, scores: &mut [f64]) {
+        let mut visits = VISITS_MAX;
+        search.score_words(query, hidden, &mut visits, scores);
+    }
+
     #[test]
     fn our_logarithm_is_the_logarithm() {
         for value in [1e-6, 0.3, 0.75, 1.0, 1.2, 1.5, 2.0, 10.0, 12_345.678, 1e9] {
@@ -335,12 +362,30 @@ mod tests {
         }
         let all = BTreeSet::new();
         let mut scores = vec![0.0; 4];
-        search.score_words("cache latency", &all, &mut scores);
+        score_all(&search, "cache latency", &all, &mut scores);
         assert!(scores[0] > scores[3] && scores[3] > scores[1], "{scores:?}");
         search.erase(0, &[texts[0]]);
         let mut scores = vec![0.0; 4];
-        search.score_words("rises", &all, &mut scores);
+        score_all(&search, "rises", &all, &mut scores);
         assert_eq!(scores, [0.0; 4]);
+    }
+
+    #[test]
+    fn of_more_words_than_there_is_room_for_the_rarest_count() {
+        let mut search = Search::default();
+        for row in 0..10 {
+            let text = if row == 3 { "common rare" } else { "common" };
+            search.add_text(row, 0, &[text]);
+        }
+        let all = BTreeSet::new();
+        let (mut visits, mut scores) = (10, vec![0.0; 10]);
+        search.score_words("common rare", &all, &mut visits, &mut scores);
+        let found: Vec<usize> = (0..10).filter(|row| scores[*row] > 0.0).collect();
+        assert_eq!((found, visits), (vec![3], 0));
+        // Nothing is left for the next text.
+        let mut scores = vec![0.0; 10];
+        search.score_words("rare", &all, &mut visits, &mut scores);
+        assert_eq!(scores, [0.0; 10]);
     }
 
     /// Whoever does not see a circle gets the scores of a search that never had its rows, before and after erasing one.
@@ -373,8 +418,8 @@ mod tests {
             }
             for query in queries {
                 let (mut one, mut other) = (vec![0.0; 2], vec![0.0; 2]);
-                without.score_words(query, &none, &mut one);
-                with.score_words(query, &hidden, &mut other);
+                score_all(&without, query, &none, &mut one);
+                score_all(&with, query, &hidden, &mut other);
                 assert_eq!(one, other, "{query}");
                 for row in 0..2 {
                     let at = with.words_at(query, &hidden, row);

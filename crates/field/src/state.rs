@@ -40,7 +40,8 @@ pub struct Field {
     pub(crate) conflict_rows: BTreeMap<String, usize>,
     /// Of each agent how many open conflicts its drafts began.
     pub(crate) draft_conflicts: BTreeMap<String, usize>,
-    pub(crate) subscriptions: BTreeMap<String, (String, Subscription)>,
+    /// Of each agent its subscriptions, by their ids.
+    pub(crate) subscriptions: BTreeMap<String, BTreeMap<String, Subscription>>,
     pub(crate) handoffs: BTreeMap<String, Handoff>,
     pub(crate) tasks: BTreeMap<String, Task>,
     /// Of each task the entry with which it last changed hands.

@@ -21,14 +21,6 @@ impl Head {
         count: 0,
     };
 
-    /// Starts a chain that goes on from another one, as a forked session does.
-    pub const fn forked_from(parent: Self) -> Self {
-        Self {
-            hash: parent.hash,
-            count: 0,
-        }
-    }
-
     /// Returns the head after an entry that named this head and has the given hash.
     #[must_use]
     pub const fn advanced(self, hash: Digest) -> Self {

@@ -26,7 +26,7 @@ use crate::app::{App, SMALL_BODY_BYTES};
 use crate::failure::{Failure, Reply};
 use crate::gate::{self, Credential, RequestId};
 use crate::room::Reservation;
-pub(crate) use list::{Filters, page};
+pub(crate) use list::page;
 
 /// Bytes of a body over its limit that are read and dropped, so that its sender gets to read the answer.
 const OVERRUN_BYTES_MAX: usize = 16 * 1024 * 1024;

@@ -1,7 +1,7 @@
 //! Leases and their holders, in the transaction under way. Epochs come from one counter that never goes back.
 
 use domain::Position;
-use engine::port::{Heartbeat, LeaseName, Wanted, Whose};
+use engine::port::{Heartbeat, LeaseName, LeaseRequest, Whose};
 use rusqlite::{Connection, OptionalExtension};
 
 use crate::row::sql;
@@ -75,7 +75,7 @@ pub(crate) fn heartbeat(connection: &Connection, beat: &Heartbeat) -> rusqlite::
 /// Takes those of the wanted leases that are free.
 pub(crate) fn claim(
     connection: &Connection,
-    wanted: &Wanted,
+    wanted: &LeaseRequest,
     mut next_epoch: impl FnMut() -> u64,
 ) -> rusqlite::Result<Held> {
     let mut taken = Vec::new();
@@ -130,7 +130,7 @@ fn forget(connection: &Connection, holder: &str) -> rusqlite::Result<()> {
         .map(drop)
 }
 
-fn is_late(connection: &Connection, holder: &str, wanted: &Wanted) -> rusqlite::Result<bool> {
+fn is_late(connection: &Connection, holder: &str, wanted: &LeaseRequest) -> rusqlite::Result<bool> {
     let ends_at: Option<i64> = connection
         .prepare_cached("SELECT ends_at FROM holders WHERE holder = ?1")?
         .query_row([holder], |row| row.get(0))

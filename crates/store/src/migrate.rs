@@ -235,7 +235,7 @@ impl<'a> Copying<'a> {
         }
         self.link_documents().map_err(fault)?;
         tree::put_heads(self.new)?;
-        projection::note_all(self.new).map_err(fault)?;
+        projection::note_migrated(self.new).map_err(fault)?;
         notes::fill(self.new).map_err(fault)?;
         self.new.execute_batch("COMMIT").map_err(fault)?;
         Ok(self.events)

@@ -131,12 +131,14 @@ pub(crate) fn forget(connection: &Connection, name: &str) -> rusqlite::Result<()
         .map(drop)
 }
 
-/// Says that all of them are there, in a database that was filled through [`commit`].
-pub(crate) fn note_all(connection: &Connection) -> rusqlite::Result<()> {
+/// Says which of them are there, in a database that was filled through [`commit`] and got the tree of another one. Those
+/// that follow behind are folded by the first start.
+pub(crate) fn note_migrated(connection: &Connection) -> rusqlite::Result<()> {
     all()
         .iter()
-        // What was stored is counted by the first start.
-        .filter(|projection| projection.name().0 != USAGE)
+        .filter(|projection| {
+            projection.written() == Written::InCommit || projection.name().0 == RECEIPT_TREE
+        })
         .try_for_each(|projection| note(connection, &**projection))
 }
 
@@ -270,6 +272,9 @@ impl Projection for SealedHeads {
     }
 }
 
+/// The name of the tree of receipts.
+const RECEIPT_TREE: &str = "receipt tree";
+
 /// The name of the count of what Workspaces have stored.
 pub(crate) const USAGE: &str = "stored bytes";
 
@@ -311,7 +316,7 @@ struct ReceiptTree {
 
 impl Projection for ReceiptTree {
     fn name(&self) -> (&'static str, u32) {
-        ("receipt tree", 1)
+        (RECEIPT_TREE, 1)
     }
 
     fn written(&self) -> Written {

@@ -15,7 +15,7 @@ use std::collections::BTreeSet;
 use std::path::Path;
 
 use canon::Digest;
-use domain::{Event, Position, ResourceKind, Retention, State, Timestamp};
+use domain::{Document, Event, Position, ResourceKind, Retention, State, Timestamp};
 use engine::port::{ListQuery, ReadEvents, Scope, StoreFault, StoredEvent};
 use rusqlite::{Connection, TransactionBehavior};
 use sha2::{Digest as _, Sha256};
@@ -234,10 +234,24 @@ impl Prune<'_> {
         open_only: bool,
         mut found: impl FnMut(Position, &str, domain::Task) -> Result<(), AuditError>,
     ) -> Result<(), AuditError> {
+        self.each_document(ResourceKind::Task, open_only, |document| {
+            match document.state {
+                State::Task(task) => found(document.key, &document.id, task),
+                _ => Ok(()),
+            }
+        })
+    }
+
+    fn each_document(
+        &self,
+        kind: ResourceKind,
+        open_only: bool,
+        mut found: impl FnMut(Document) -> Result<(), AuditError>,
+    ) -> Result<(), AuditError> {
         let mut after = Position::START;
         loop {
             let query = ListQuery {
-                kind: ResourceKind::Task,
+                kind,
                 scope: Scope::All,
                 open_only,
                 after,
@@ -248,11 +262,7 @@ impl Prune<'_> {
                 return Ok(());
             };
             after = last.key;
-            for document in page {
-                if let State::Task(task) = document.state {
-                    found(document.key, &document.id, task)?;
-                }
-            }
+            page.into_iter().try_for_each(&mut found)?;
         }
     }
 

@@ -11,9 +11,9 @@ use canon::Digest;
 use domain::{Blob, Document, EventName, Position};
 use engine::port::{
     ApiKey, BlobStore, BoxFuture, Claim, ClaimScope, Commit, CommitError, Committed, Erased,
-    FieldSegment, Heartbeat, Incoming, KeptSegment, KeyStore, LastEvents, LeaseName, LeaseStore,
-    ListQuery, NewestQuery, News, ReadEvents, Scope, SegmentStore, Store, StoreFault, Stored,
-    StoredEvent, Tree, TreeAppend, TreeStore, Wanted, Whose,
+    FieldSegment, Heartbeat, Incoming, KeptSegment, KeyStore, LastEvents, LeaseName, LeaseRequest,
+    LeaseStore, ListQuery, NewestQuery, News, ReadEvents, Scope, SegmentStore, Store, StoreFault,
+    Stored, StoredEvent, Tree, TreeAppend, TreeStore, Whose,
 };
 use rusqlite::Connection;
 use tokio::sync::{broadcast, oneshot};
@@ -632,7 +632,10 @@ impl LeaseStore for SqliteStore {
         self.write_or_fault(move |writer| writer.heartbeat(&beat))
     }
 
-    fn claim(&self, wanted: Wanted) -> BoxFuture<'_, Result<Vec<(LeaseName, u64)>, StoreFault>> {
+    fn claim(
+        &self,
+        wanted: LeaseRequest,
+    ) -> BoxFuture<'_, Result<Vec<(LeaseName, u64)>, StoreFault>> {
         self.write_or_fault(move |writer| writer.claim(&wanted))
     }
 

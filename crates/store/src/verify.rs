@@ -9,6 +9,7 @@ mod tables;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
+use std::sync::Arc;
 
 use canon::{Digest, Value, sha256};
 use domain::{
@@ -533,10 +534,10 @@ impl<'a> Check<'a> {
     }
 
     fn documents(&mut self) -> Result<(), AuditError> {
-        let mut expected: BTreeMap<Position, DocumentRow> = self
+        let mut expected: BTreeMap<Position, Arc<Document>> = self
             .scratch
-            .iter()
-            .map(|document| (document.key, DocumentRow::of(document)))
+            .iter_shared()
+            .map(|document| (document.key, Arc::clone(document)))
             .collect();
         let mut after = Position::START;
         loop {
@@ -551,7 +552,7 @@ impl<'a> Check<'a> {
                 }
                 let problem = match folded {
                     None => Some("has no events".to_owned()),
-                    Some(folded) => match folded.difference(&row).as_slice() {
+                    Some(folded) => match DocumentRow::of(&folded).difference(&row).as_slice() {
                         [] => None,
                         columns => Some(format!(
                             "differs from the fold of its events in {}",
@@ -564,10 +565,10 @@ impl<'a> Check<'a> {
                 }
             }
         }
-        for (key, row) in expected {
+        for (key, document) in expected {
             if !self.damaged.contains(&key) {
                 let problem = "is missing, though events changed it".to_owned();
-                self.report(What::Document(key, row.id), problem);
+                self.report(What::Document(key, document.id.clone()), problem);
             }
         }
         Ok(())

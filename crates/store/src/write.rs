@@ -12,8 +12,8 @@ use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use canon::{Digest, sha256};
 use domain::{Blob, Document, Position, ResourceKind, State};
 use engine::port::{
-    ApiKey, ClaimTime, Commit, CommitError, Committed, Expected, Fence, Heartbeat, NewestQuery,
-    Publisher, Scope, SealedTurn, StoreFault, StoredEvent, TreeAppend, Wanted, Whose,
+    ApiKey, ClaimTime, Commit, CommitError, Committed, Expected, Fence, Heartbeat, LeaseRequest,
+    NewestQuery, Publisher, Scope, SealedTurn, StoreFault, StoredEvent, TreeAppend, Whose,
 };
 use rusqlite::{Connection, ErrorCode, OptionalExtension};
 
@@ -329,7 +329,7 @@ impl Writer {
     }
 
     /// Takes leases that are free.
-    pub(crate) fn claim(&mut self, wanted: &Wanted) -> Result<Held, StoreFault> {
+    pub(crate) fn claim(&mut self, wanted: &LeaseRequest) -> Result<Held, StoreFault> {
         self.take_leases(|connection, next| leases::claim(connection, wanted, next))
     }
 

@@ -5,6 +5,7 @@
 
 use std::fmt;
 
+use domain::Status;
 use serde::Deserialize;
 use serde_json::Value;
 
@@ -13,20 +14,8 @@ use crate::exit::{Exit, Problem};
 /// Where a Task stands.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum TaskStatus {
-    /// Accepted.
-    Submitted,
-    /// Being worked on.
-    Working,
-    /// Waits for input.
-    InputRequired,
-    /// Waits for a decision.
-    AuthRequired,
-    /// Ended well.
-    Completed,
-    /// Ended badly.
-    Failed,
-    /// Ended by somebody.
-    Canceled,
+    /// A word of the protocol.
+    Known(Status),
     /// A word that this program does not know.
     Unknown(String),
 }
@@ -34,41 +23,19 @@ pub(crate) enum TaskStatus {
 impl TaskStatus {
     /// Reads the protocol's word.
     pub(crate) fn parse(word: &str) -> Self {
-        match word {
-            "SUBMITTED" => Self::Submitted,
-            "WORKING" => Self::Working,
-            "INPUT_REQUIRED" => Self::InputRequired,
-            "AUTH_REQUIRED" => Self::AuthRequired,
-            "COMPLETED" => Self::Completed,
-            "FAILED" => Self::Failed,
-            "CANCELED" => Self::Canceled,
-            other => Self::Unknown(other.to_owned()),
-        }
+        Status::parse(word).map_or_else(|| Self::Unknown(word.to_owned()), Self::Known)
     }
 
     /// True when the Task will not change any more.
     pub(crate) fn is_terminal(&self) -> bool {
-        match self {
-            Self::Completed | Self::Failed | Self::Canceled => true,
-            Self::Submitted
-            | Self::Working
-            | Self::InputRequired
-            | Self::AuthRequired
-            | Self::Unknown(_) => false,
-        }
+        matches!(self, Self::Known(status) if status.is_terminal())
     }
 
     /// How a command ends that waited for the Task's end.
     pub(crate) fn verdict(&self) -> Exit {
         match self {
-            Self::Completed => Exit::Ok,
-            Self::Submitted
-            | Self::Working
-            | Self::InputRequired
-            | Self::AuthRequired
-            | Self::Failed
-            | Self::Canceled
-            | Self::Unknown(_) => Exit::No,
+            Self::Known(Status::Completed) => Exit::Ok,
+            Self::Known(_) | Self::Unknown(_) => Exit::No,
         }
     }
 
@@ -76,13 +43,7 @@ impl TaskStatus {
     pub(crate) fn reading(&self) -> Exit {
         match self {
             Self::Unknown(_) => Exit::No,
-            Self::Submitted
-            | Self::Working
-            | Self::InputRequired
-            | Self::AuthRequired
-            | Self::Completed
-            | Self::Failed
-            | Self::Canceled => Exit::Ok,
+            Self::Known(_) => Exit::Ok,
         }
     }
 }
@@ -90,13 +51,7 @@ impl TaskStatus {
 impl fmt::Display for TaskStatus {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Submitted => f.write_str("SUBMITTED"),
-            Self::Working => f.write_str("WORKING"),
-            Self::InputRequired => f.write_str("INPUT_REQUIRED"),
-            Self::AuthRequired => f.write_str("AUTH_REQUIRED"),
-            Self::Completed => f.write_str("COMPLETED"),
-            Self::Failed => f.write_str("FAILED"),
-            Self::Canceled => f.write_str("CANCELED"),
+            Self::Known(status) => f.write_str(status.as_str()),
             Self::Unknown(word) => write!(f, "unknown: {}", crate::output::shorten(word, 40)),
         }
     }
@@ -319,7 +274,7 @@ mod tests {
         with_strangers(&mut raw);
         let task = Task::read(raw).unwrap();
         assert_eq!(task.id, "task_1");
-        assert_eq!(task.status, TaskStatus::Failed);
+        assert_eq!(task.status, TaskStatus::Known(Status::Failed));
         assert_eq!(task.input_text(), "Hello");
         assert_eq!(task.workflow(), Some("approve"));
         assert_eq!(task.failure.unwrap().code, "approval_denied");

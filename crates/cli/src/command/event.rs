@@ -3,10 +3,9 @@
 use clap::{Args, Subcommand};
 use serde_json::Value;
 
-use crate::args::Connection;
-use crate::client::{Client, Event, Target};
+use crate::client::Event;
 use crate::exit::Exit;
-use crate::listing::Listing;
+use crate::listing::{Listing, ShowArgs};
 use crate::output::{Output, event_line, is_quiet, talk, width};
 
 /// `reprise event`
@@ -47,18 +46,6 @@ pub(crate) struct ListArgs {
     compact: bool,
     #[command(flatten)]
     listing: Listing,
-}
-
-/// `reprise event show`
-#[derive(Debug, Args)]
-pub(crate) struct ShowArgs {
-    /// The event
-    id: String,
-    /// Print JSON; the output always is
-    #[arg(long)]
-    json: bool,
-    #[command(flatten)]
-    connection: Connection,
 }
 
 /// Runs one of them.
@@ -115,7 +102,7 @@ async fn list(args: ListArgs) -> anyhow::Result<Exit> {
 }
 
 async fn show(args: ShowArgs) -> anyhow::Result<Exit> {
-    let client = Client::new(Target::find(&args.connection)?)?;
+    let client = args.client()?;
     let event = client.get(&["v1", "events", &args.id], &[]).await?;
     Output::stdout().json(&event)?;
     Ok(Exit::Ok)

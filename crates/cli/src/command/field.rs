@@ -11,12 +11,12 @@ use serde_json::json;
 
 use args::{
     AttuneArgs, CompactArgs, DetectArgs, MergeArgs, Place, RecordArgs, RegisterArgs, ReplayArgs,
-    Speaker, StatusArgs,
+    RetractArgs, Speaker, StatusArgs,
 };
 
 use crate::client::{Client, Target, Write, fresh_key};
 use crate::exit::{Exit, OrHint, Problem};
-use crate::output::{Output, is_quiet, talk};
+use crate::output::{Output, is_quiet, shorten, talk};
 
 /// `reprise field`
 #[derive(Debug, Subcommand)]
@@ -65,6 +65,12 @@ pub(crate) enum Command {
         reprise field replay decision mem_0123 --agent sam \\\n    --depth full_trace --svg reasons.svg"
     )]
     Replay(ReplayArgs),
+    /// Take back what an agent recorded; the log keeps it and says why
+    #[command(
+        after_help = "Only its author takes a unit back, or the operator (authority 10). It is no longer shown as memory.\n\n\
+        Example:\n  reprise field retract mem_0123 --agent ann --reason 'measured wrong'"
+    )]
+    Retract(RetractArgs),
     /// Make the memory smaller; the log stays whole
     #[command(
         after_help = "Examples:\n  reprise field compact archive --agent sam --older-than 1000\n  \
@@ -188,6 +194,7 @@ pub(crate) async fn run(command: Command) -> anyhow::Result<Exit> {
         Command::Detect(args) => detect(args).await,
         Command::Merge(args) => merge(args).await,
         Command::Replay(args) => replay(args).await,
+        Command::Retract(args) => retract(args).await,
         Command::Compact(args) => compact(args).await,
         Command::Session(args) => together::session(args).await,
         Command::Task(args) => together::task(args).await,
@@ -439,6 +446,19 @@ async fn replay(args: ReplayArgs) -> anyhow::Result<Exit> {
     match args.speaker.place.json {
         true => out.json(&answer)?,
         false => show::replayed(&mut out, &answer)?,
+    }
+    Ok(Exit::Ok)
+}
+
+async fn retract(args: RetractArgs) -> anyhow::Result<Exit> {
+    let field = Field::at(&args.place)?;
+    let body = json!({"agent_id": args.agent, "unit_id": args.unit, "reason": args.reason});
+    let key = fresh_key()?;
+    let path = field.path(&["field", "retract"]);
+    let answer = field.client.post(&path, Write { body, key: &key }).await?;
+    match args.place.json {
+        true => Output::stdout().json(&answer)?,
+        false => talk(format_args!("{} is retracted", shorten(&args.unit, 80))),
     }
     Ok(Exit::Ok)
 }

@@ -8,8 +8,8 @@ mod operator;
 
 use canon::Digest;
 use domain::{Timestamp, WorkspaceId};
-use engine::SCOPES;
 use engine::port::{ApiKey, KeyStore, Store};
+use engine::{AGENT, SCOPES};
 use serde_json::{Value, json};
 use store::SqliteStore;
 
@@ -139,15 +139,26 @@ fn scopes(named: &[String], read_only: bool) -> anyhow::Result<Vec<String>> {
     for scope in named {
         if !SCOPES.contains(&scope.as_str())
             && !["*", "*:read", "*:write"].contains(&scope.as_str())
+            && !names_agents(scope)
         {
             return Err(Problem::new(
                 format!("`{scope}` is not a scope"),
-                format!("the scopes are *, *:read, *:write, {}", SCOPES.join(", ")),
+                format!(
+                    "the scopes are *, *:read, *:write, {}, {AGENT}NAME, {AGENT}PREFIX*",
+                    SCOPES.join(", ")
+                ),
             )
             .into());
         }
     }
     Ok(named.to_vec())
+}
+
+/// Returns whether a scope names an agent of the shared memory, or those that begin alike.
+fn names_agents(scope: &str) -> bool {
+    let pattern = scope.strip_prefix(AGENT).unwrap_or_default();
+    let name = pattern.strip_suffix('*').unwrap_or(pattern);
+    !pattern.is_empty() && !name.contains('*') && !name.chars().any(char::is_control)
 }
 
 async fn list(args: KeyListArgs) -> anyhow::Result<Exit> {

@@ -3,10 +3,9 @@
 use clap::{Args, Subcommand};
 use serde_json::{Value, json};
 
-use crate::args::{Connection, since};
-use crate::client::{Client, Target};
+use crate::args::since;
 use crate::exit::Exit;
-use crate::listing::{Listing, text, time};
+use crate::listing::{Listing, ShowArgs, text, time};
 use crate::output::{Output, Paint, Table, printable, shorten, talk};
 
 /// `reprise session`
@@ -36,18 +35,6 @@ pub(crate) struct ListArgs {
     since: Option<String>,
     #[command(flatten)]
     listing: Listing,
-}
-
-/// `reprise session show`
-#[derive(Debug, Args)]
-pub(crate) struct ShowArgs {
-    /// The session
-    id: String,
-    /// Print JSON
-    #[arg(long)]
-    json: bool,
-    #[command(flatten)]
-    connection: Connection,
 }
 
 /// Runs one of them.
@@ -87,7 +74,7 @@ async fn list(args: ListArgs) -> anyhow::Result<Exit> {
 }
 
 async fn show(args: ShowArgs) -> anyhow::Result<Exit> {
-    let client = Client::new(Target::find(&args.connection)?)?;
+    let client = args.client()?;
     let session = client.get(&["v1", "sessions", &args.id], &[]).await?;
     let path = ["v1", "sessions", &args.id, "messages"];
     let (messages, more_messages) = client.list(&path, &[], 1_000).await?;

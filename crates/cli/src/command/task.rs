@@ -5,6 +5,7 @@ mod show;
 use std::io::{Read, Write as _};
 use std::path::Path;
 
+use domain::Status;
 use serde_json::{Map, Value, json};
 
 use crate::args::{
@@ -18,7 +19,7 @@ use crate::exit::{Exit, OrHint, Problem};
 use crate::output::{
     Output, Paint, Table, event_line, is_quiet, is_told_elsewhere, shorten, talk, width,
 };
-use crate::persona::Known;
+use crate::persona::PersonaName;
 
 /// The most bytes of input that are read.
 const INPUT_BYTES_MAX: u64 = 64 * 1024 * 1024;
@@ -89,12 +90,12 @@ async fn submit(args: TaskSubmitArgs) -> anyhow::Result<Exit> {
     }
     shown(&task, args.json)?;
     Ok(match task.status {
-        TaskStatus::Failed | TaskStatus::Canceled => Exit::No,
+        TaskStatus::Known(Status::Failed | Status::Canceled) => Exit::No,
         ref other => other.reading(),
     })
 }
 
-/// A Task to be.
+/// A new Task.
 #[derive(Debug)]
 pub(crate) struct NewTask {
     /// A Message or an object.
@@ -191,7 +192,7 @@ async fn get(args: TaskGetArgs) -> anyhow::Result<Exit> {
         let workflow = workflow(&client, &task, persona).await;
         let path = ["v1", "tasks", &task.id, "permission-requests"];
         let waits_for = match task.status {
-            TaskStatus::InputRequired | TaskStatus::AuthRequired => {
+            TaskStatus::Known(Status::InputRequired | Status::AuthRequired) => {
                 client.list(&path, &[("status", "pending")], 200).await?.0
             }
             _ => Vec::new(),
@@ -204,7 +205,7 @@ async fn get(args: TaskGetArgs) -> anyhow::Result<Exit> {
 }
 
 /// Returns the workflow that a Task really runs. That of a replay stands in its first event alone.
-async fn workflow(client: &Client, task: &Task, persona: Option<&Known>) -> String {
+async fn workflow(client: &Client, task: &Task, persona: Option<&PersonaName>) -> String {
     if !task.is_replay() {
         let of_persona = persona.map(|persona| persona.workflow.as_str());
         let named = task.workflow().or(of_persona);
@@ -319,37 +320,39 @@ fn details(
 /// Says what to do next about a Task that is not done.
 fn advise(task: &Task) {
     match task.status {
-        TaskStatus::InputRequired => {
+        TaskStatus::Known(Status::InputRequired) => {
             talk(format_args!(
                 "it waits for an answer: reprise task answer {} TEXT",
                 task.id
             ));
         }
-        TaskStatus::AuthRequired => {
+        TaskStatus::Known(Status::AuthRequired) => {
             talk(format_args!(
                 "it waits for a decision: reprise approvals show {}",
                 task.id
             ));
         }
-        TaskStatus::Submitted | TaskStatus::Working => {
+        TaskStatus::Known(Status::Submitted | Status::Working) => {
             talk(format_args!("to follow it: reprise task watch {}", task.id));
         }
-        TaskStatus::Failed => {
+        TaskStatus::Known(Status::Failed) => {
             talk(format_args!(
                 "to read the run: reprise task show {id}; to retry it, if the reason has passed: reprise task retry {id}",
                 id = task.id
             ));
         }
-        TaskStatus::Completed | TaskStatus::Canceled | TaskStatus::Unknown(_) => {}
+        TaskStatus::Known(Status::Completed | Status::Canceled) | TaskStatus::Unknown(_) => {}
     }
 }
 
 pub(crate) fn paint(status: &TaskStatus) -> Option<Paint> {
     match status {
-        TaskStatus::Completed => Some(Paint::Good),
-        TaskStatus::Failed | TaskStatus::Canceled | TaskStatus::Unknown(_) => Some(Paint::Bad),
-        TaskStatus::InputRequired | TaskStatus::AuthRequired => Some(Paint::Waiting),
-        TaskStatus::Submitted | TaskStatus::Working => None,
+        TaskStatus::Known(Status::Completed) => Some(Paint::Good),
+        TaskStatus::Known(Status::Failed | Status::Canceled) | TaskStatus::Unknown(_) => {
+            Some(Paint::Bad)
+        }
+        TaskStatus::Known(Status::InputRequired | Status::AuthRequired) => Some(Paint::Waiting),
+        TaskStatus::Known(Status::Submitted | Status::Working) => None,
     }
 }
 
@@ -434,7 +437,7 @@ async fn watch(client: &Client, id: &str, json: bool) -> anyhow::Result<Exit> {
     let since = since.unwrap_or_default().to_owned();
     let waits = matches!(
         now.status,
-        TaskStatus::InputRequired | TaskStatus::AuthRequired
+        TaskStatus::Known(Status::InputRequired | Status::AuthRequired)
     );
     let following = follow(client, id, &mut cursor, |event| {
         if json {
@@ -643,7 +646,7 @@ async fn retry(args: TaskRetryArgs) -> anyhow::Result<Exit> {
     }
     shown(&task, args.json)?;
     Ok(match task.status {
-        TaskStatus::Failed | TaskStatus::Canceled => Exit::No,
+        TaskStatus::Known(Status::Failed | Status::Canceled) => Exit::No,
         ref other => other.reading(),
     })
 }

@@ -3,10 +3,8 @@
 use clap::{Args, Subcommand};
 use serde_json::Value;
 
-use crate::args::Connection;
-use crate::client::{Client, Target};
 use crate::exit::Exit;
-use crate::listing::{Listing, text, time};
+use crate::listing::{Listing, ShowArgs, text, time};
 use crate::output::{Output, Paint, Table, shorten};
 
 /// `reprise workspace`
@@ -25,18 +23,6 @@ pub(crate) enum Command {
 pub(crate) struct ListArgs {
     #[command(flatten)]
     listing: Listing,
-}
-
-/// `reprise workspace show`
-#[derive(Debug, Args)]
-pub(crate) struct ShowArgs {
-    /// The workspace
-    id: String,
-    /// Print JSON
-    #[arg(long)]
-    json: bool,
-    #[command(flatten)]
-    connection: Connection,
 }
 
 /// Runs one of them.
@@ -65,7 +51,7 @@ async fn list(args: ListArgs) -> anyhow::Result<Exit> {
 }
 
 async fn show(args: ShowArgs) -> anyhow::Result<Exit> {
-    let client = Client::new(Target::find(&args.connection)?)?;
+    let client = args.client()?;
     let workspace = client.get(&["v1", "workspaces", &args.id], &[]).await?;
     let mut out = Output::stdout();
     if args.json {

@@ -38,20 +38,3 @@ mod trace;
 #[expect(dead_code, reason = "the other test binary uses all of it")]
 #[path = "../it/world.rs"]
 mod world;
-
-#[test]
-fn no_file_of_this_folder_is_forgotten() {
-    let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/faults");
-    let listed = include_str!("main.rs");
-    for entry in std::fs::read_dir(folder).unwrap() {
-        let name = entry.unwrap().file_name().into_string().unwrap();
-        let Some(module) = name.strip_suffix(".rs") else {
-            continue;
-        };
-        let line = format!("\nmod {module};\n");
-        assert!(
-            module == "main" || listed.contains(&line),
-            "{name} is not listed"
-        );
-    }
-}

@@ -733,3 +733,40 @@ fn a_line_cannot_be_forged_by_the_id_of_an_agent() {
     }
     server.stop();
 }
+
+/// A key that names its agents acts for them, and only its author or the operator takes a unit back.
+#[test]
+fn a_unit_is_taken_back_and_a_key_acts_for_the_agents_that_it_names() {
+    let world = World::new();
+    let server = world.serve();
+    for (agent, authority) in [("ann", "4"), ("bob", "6")] {
+        let role = ["--role", "analyst", "--authority", authority];
+        world.ok(&[&["field", "register", agent][..], &role].concat());
+    }
+    let unit = id(&record(&world, "ann", "It holds", &["--score", "0.5"]));
+    let retract = |agent: &str, more: &[&str]| {
+        let args = [
+            "field", "retract", &unit, "--agent", agent, "--reason", "wrong",
+        ];
+        world.run(&[&args, more].concat())
+    };
+    let create = ["key", "create", "--actor", "bot", "--scope", "field:write"];
+    for wrong in ["agent:", "agent:a*b", "agents:ann"] {
+        let made = world.run(&[&create[..], &["--scope", wrong]].concat());
+        assert_eq!(made.code, 2, "{wrong}");
+    }
+    let key = world.ok(&[&create[..], &["--scope", "agent:bob"]].concat());
+    let with_key = ["--key", key.trim()];
+    // The key is Bob's, and Bob is not the author.
+    for (agent, code) in [("ann", "FORBIDDEN"), ("bob", "FORBIDDEN")] {
+        let refused = retract(agent, &with_key);
+        assert_eq!(refused.code, 1);
+        assert!(refused.stderr.contains(code), "{}", refused.stderr);
+    }
+    let bobs = ["--score", "0.5", "--key", key.trim()];
+    record(&world, "bob", "Said with another key", &bobs);
+    assert_eq!(retract("ann", &[]).code, 0);
+    let shown = world.ok(&["field", "replay", "unit", &unit, "--agent", "bob"]);
+    assert!(shown.contains("Retracted: wrong"), "{shown}");
+    server.stop();
+}

@@ -74,26 +74,3 @@ mod tls;
 mod watching;
 #[cfg(test)]
 mod world;
-
-#[test]
-fn no_file_of_this_folder_is_forgotten() {
-    let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/it");
-    for (folder, listed) in [
-        (folder.to_owned(), include_str!("main.rs")),
-        (format!("{folder}/importing"), include_str!("importing.rs")),
-        (format!("{folder}/receipts"), include_str!("receipts.rs")),
-        (format!("{folder}/replays"), include_str!("replays.rs")),
-    ] {
-        for entry in std::fs::read_dir(folder).unwrap() {
-            let name = entry.unwrap().file_name().into_string().unwrap();
-            let Some(module) = name.strip_suffix(".rs") else {
-                continue;
-            };
-            let line = format!("\nmod {module};\n");
-            assert!(
-                module == "main" || listed.contains(&line),
-                "{name} is not listed"
-            );
-        }
-    }
-}

@@ -8,7 +8,7 @@ use crate::capture::Flushed;
 use crate::decode::is_label;
 use crate::event::{CallKey, Event, Outcome, Release, Responded};
 use crate::gate::ShadowDelta;
-use crate::health::{Health, Surroundings, health};
+use crate::health::{Health, HostFacts, health};
 use crate::narrow::Narrowing;
 use crate::rules::Rules;
 use crate::state::{Lifecycle, PendingStatus, Snapshot, State};
@@ -201,7 +201,7 @@ impl Driver {
     }
 
     /// Returns the health of the session.
-    pub fn health(&self, around: Surroundings) -> Health {
+    pub fn health(&self, around: HostFacts) -> Health {
         health(&self.rules, &self.state, around)
     }
 

@@ -387,13 +387,18 @@ pub(super) enum Item {
     Other,
 }
 
-pub(super) fn responses(root: At<'_>) -> Result<Parts, ReplyError> {
-    let items = root.get("output").and_then(At::items);
-    let items = items.ok_or_else(|| missing("output"))?;
+/// Reads the items of a message; how it ended and what was used is left to the caller.
+fn items_of(
+    root: At<'_>,
+    member: &str,
+    read: impl Fn(At<'_>) -> Item,
+) -> Result<Parts, ReplyError> {
+    let items = root.get(member).and_then(At::items);
+    let items = items.ok_or_else(|| missing(member))?;
     let (mut places, mut opaque, mut seen) = (Vec::new(), Vec::new(), Vec::new());
     let (mut calls, mut hosted, mut texts) = (Vec::new(), Vec::new(), Vec::new());
     for (index, item) in items.into_iter().enumerate() {
-        match responses_item(item) {
+        match read(item) {
             Item::Text(text) => texts.push(text),
             Item::Call(call, place) => {
                 stray::check_readings(item)?;
@@ -410,31 +415,14 @@ pub(super) fn responses(root: At<'_>) -> Result<Parts, ReplyError> {
             Item::Other => {}
         }
     }
-    let status = root.get("status").and_then(At::str);
-    let why = root
-        .get("incomplete_details")
-        .and_then(|details| details.get("reason")?.str());
-    let finish_reason = match (status.as_deref(), why.as_deref()) {
-        (Some("completed"), _) if calls.is_empty() => FinishReason::Stop,
-        (Some("completed"), _) => FinishReason::ToolCalls,
-        (Some("incomplete"), Some("max_output_tokens")) => FinishReason::Length,
-        (Some("incomplete"), Some("content_filter")) => FinishReason::ContentFilter,
-        (_, _) => FinishReason::Other,
-    };
-    let usage = root.get("usage").and_then(|usage| {
-        open_ai_usage(
-            usage,
-            ["input_tokens", "output_tokens", "input_tokens_details"],
-        )
-    });
     let read = Read {
         response: Response {
-            finish_reason,
+            finish_reason: FinishReason::Other,
             content: (!texts.is_empty()).then(|| texts.concat()),
             calls,
         },
         hosted,
-        usage,
+        usage: None,
         id: text_of(root, "id"),
     };
     Ok(Parts {
@@ -443,6 +431,28 @@ pub(super) fn responses(root: At<'_>) -> Result<Parts, ReplyError> {
         seen,
         read,
     })
+}
+
+pub(super) fn responses(root: At<'_>) -> Result<Parts, ReplyError> {
+    let mut parts = items_of(root, "output", responses_item)?;
+    let status = root.get("status").and_then(At::str);
+    let why = root
+        .get("incomplete_details")
+        .and_then(|details| details.get("reason")?.str());
+    parts.read.response.finish_reason = match (status.as_deref(), why.as_deref()) {
+        (Some("completed"), _) if parts.read.response.calls.is_empty() => FinishReason::Stop,
+        (Some("completed"), _) => FinishReason::ToolCalls,
+        (Some("incomplete"), Some("max_output_tokens")) => FinishReason::Length,
+        (Some("incomplete"), Some("content_filter")) => FinishReason::ContentFilter,
+        (_, _) => FinishReason::Other,
+    };
+    parts.read.usage = root.get("usage").and_then(|usage| {
+        open_ai_usage(
+            usage,
+            ["input_tokens", "output_tokens", "input_tokens_details"],
+        )
+    });
+    Ok(parts)
 }
 
 pub(super) fn responses_item(item: At<'_>) -> Item {
@@ -513,45 +523,11 @@ pub(super) fn responses_item(item: At<'_>) -> Item {
 }
 
 pub(super) fn messages(root: At<'_>) -> Result<Parts, ReplyError> {
-    let blocks = root.get("content").and_then(At::items);
-    let blocks = blocks.ok_or_else(|| missing("content"))?;
-    let (mut places, mut opaque, mut seen) = (Vec::new(), Vec::new(), Vec::new());
-    let (mut calls, mut hosted, mut texts) = (Vec::new(), Vec::new(), Vec::new());
-    for (index, block) in blocks.into_iter().enumerate() {
-        match block_of(block) {
-            Item::Text(text) => texts.push(text),
-            Item::Call(call, place) => {
-                stray::check_readings(block)?;
-                seen.push(block.place());
-                calls.push(call);
-                places.push(index);
-                opaque.extend(place);
-            }
-            Item::Hosted(call) => {
-                stray::check_readings(block)?;
-                seen.push(block.place());
-                hosted.push(call);
-            }
-            Item::Other => {}
-        }
-    }
+    let mut parts = items_of(root, "content", block_of)?;
     let stop = root.get("stop_reason").and_then(At::str);
-    let read = Read {
-        response: Response {
-            finish_reason: stop_reason(stop.as_deref()),
-            content: (!texts.is_empty()).then(|| texts.concat()),
-            calls,
-        },
-        hosted,
-        usage: root.get("usage").and_then(|usage| messages_usage(&[usage])),
-        id: text_of(root, "id"),
-    };
-    Ok(Parts {
-        places,
-        opaque,
-        seen,
-        read,
-    })
+    parts.read.response.finish_reason = stop_reason(stop.as_deref());
+    parts.read.usage = root.get("usage").and_then(|usage| messages_usage(&[usage]));
+    Ok(parts)
 }
 
 /// Reads a block of an Anthropic message.

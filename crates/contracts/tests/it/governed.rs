@@ -6,9 +6,9 @@ use std::rc::Rc;
 use std::sync::Arc;
 
 use contracts::{
-    Action, ApprovalRequest, ApprovalResponse, Decision, Event, FinishReason, Gate, Mode,
-    Narrowing, OfferedTool, Options, Permission, Price, ProposedCall, Request, Response, Rules,
-    SUBSTITUTE, SeenOutput, Surroundings, ToolChoice, Usage, compile,
+    Action, ApprovalRequest, ApprovalResponse, Decision, Event, FinishReason, Gate, HostFacts,
+    Mode, Narrowing, OfferedTool, Options, Permission, Price, ProposedCall, Request, Response,
+    Rules, SUBSTITUTE, SeenOutput, ToolChoice, Usage, compile,
     governed::{
         Answered, CreateError, ExecuteError, Executed, Fault, Governed, Hooks, KillSwitch,
         LabelError, ModelClient, Planned, ToolError,
@@ -441,7 +441,7 @@ fn control_actions_apply_at_once_and_an_ended_session_gives_the_client_back() {
     let mut killed = World::plain("", |_| {});
     killed.session.kill_switch().kill();
     assert!(matches!(killed.ask(&[]), Err(CreateError::Killed { .. })));
-    assert!(killed.session.health(Surroundings::LOCAL).killed);
+    assert!(killed.session.health(HostFacts::LOCAL).killed);
 }
 
 #[test]
@@ -559,7 +559,7 @@ fn executors_report_what_became_of_a_call() {
     }
     let state = world.session.state();
     assert_eq!(state.total_tool_calls, 1);
-    let health = world.session.health(Surroundings::LOCAL);
+    let health = world.session.health(HostFacts::LOCAL);
     assert_eq!(health.unresolved_receipt_count, 1);
     world.session.kill("stop");
     assert!(matches!(

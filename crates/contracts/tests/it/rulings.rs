@@ -2,8 +2,8 @@
 
 use contracts::{
     Action, Answer, Answers, ApprovalResponse, Attachment, Authority, BlockReason, Compat,
-    Durability, Event, Executors, Feedback, Gate, HealthStatus, Mode, NarrowReason, OfferedTool,
-    Outcome, PreCheck, Protection, Refusal, SeenOutput, Settlement, Status, Surroundings, health,
+    Durability, Event, Executors, Feedback, Gate, HealthStatus, HostFacts, Mode, NarrowReason,
+    OfferedTool, Outcome, PreCheck, Protection, Refusal, SeenOutput, Settlement, Status, health,
     narrow, question, read_answer, refused, settle,
 };
 
@@ -452,7 +452,7 @@ fn log_only_counts_and_judges_nothing_and_unmatched_shadow_follows_reality() {
         (snapshot.total_step_count, snapshot.total_tool_calls),
         (1, 2)
     );
-    let health = health(&desk.rules, &desk.state, Surroundings::LOCAL);
+    let health = health(&desk.rules, &desk.state, HostFacts::LOCAL);
     assert_eq!(health.protection_level, Protection::Monitor);
     assert_eq!(health.authority_state, Authority::Advisory);
 }
@@ -469,7 +469,7 @@ fn health_is_derived_and_the_first_rule_wins() {
             health.durability,
         )
     };
-    let local = Surroundings::LOCAL;
+    let local = HostFacts::LOCAL;
     assert_eq!(
         of(&desk, local),
         (
@@ -479,22 +479,22 @@ fn health_is_derived_and_the_first_rule_wins() {
             Durability::Inactive
         )
     );
-    let journal = Surroundings {
+    let journal = HostFacts {
         journal: true,
         ..local
     };
     assert_eq!(of(&desk, journal).3, Durability::Local);
-    let broken = Surroundings {
+    let broken = HostFacts {
         attachment: Attachment::ArtifactInvalid,
         ..local
     };
     assert_eq!(of(&desk, broken).0, HealthStatus::Degraded);
-    let cluster = Surroundings {
+    let cluster = HostFacts {
         cluster_detected: true,
         ..local
     };
     assert_eq!(of(&desk, cluster).0, HealthStatus::Degraded);
-    let no_plan = Surroundings {
+    let no_plan = HostFacts {
         attachment: Attachment::NoPlan,
         ..local
     };
@@ -529,7 +529,7 @@ fn health_is_derived_and_the_first_rule_wins() {
             Durability::Server
         )
     );
-    let lost = Surroundings {
+    let lost = HostFacts {
         server_lost: true,
         ..local
     };
@@ -585,13 +585,13 @@ fn r47_a_bypass_is_seen_once_and_stays() {
     desk.apply(Event::Bypassed);
     desk.apply(Event::Bypassed);
     assert_eq!(desk.state.control_revision(), 1);
-    let shown = health(&desk.rules, &desk.state, Surroundings::LOCAL);
+    let shown = health(&desk.rules, &desk.state, HostFacts::LOCAL);
     assert!(shown.bypass_detected);
     assert_eq!(shown.authority_state, Authority::Compromised);
     desk.apply(Event::Killed {
         cause: "x".to_owned(),
     });
-    let shown = health(&desk.rules, &desk.state, Surroundings::LOCAL);
+    let shown = health(&desk.rules, &desk.state, HostFacts::LOCAL);
     assert_eq!(shown.authority_state, Authority::Killed);
     assert!(shown.bypass_detected);
 }

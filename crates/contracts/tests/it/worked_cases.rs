@@ -1,8 +1,8 @@
 //! The worked cases of the specification's appendix, over the example files.
 
 use contracts::{
-    Answer, Answers, ApprovalResponse, Event, Gate, HealthStatus, Lifecycle, Options, Outcome,
-    Permission, Refusal, Settlement, Surroundings, check_open, health, question, read_answer,
+    Answer, Answers, ApprovalResponse, Event, Gate, HealthStatus, HostFacts, Lifecycle, Options,
+    Outcome, Permission, Refusal, Settlement, check_open, health, question, read_answer,
     shadow_delta,
 };
 
@@ -361,7 +361,7 @@ fn c20_an_unknown_outcome_counts_where_that_is_the_safe_side() {
     desk.execute("pay_back", Outcome::Unknown, None);
     assert_eq!(desk.state.phase(), Some("assessed"));
     assert_eq!(desk.removed("pay_back"), "forbidden_in_state");
-    let health = health(&desk.rules, &desk.state, Surroundings::LOCAL);
+    let health = health(&desk.rules, &desk.state, HostFacts::LOCAL);
     assert_eq!(health.status, HealthStatus::Degraded);
     assert_eq!(health.unresolved_receipt_count, 1);
     // A receipt that comes later settles it.

@@ -188,8 +188,7 @@ impl Engine {
             None if task.imported.is_some() => Vec::new(),
             None => {
                 // Whole Tasks are pruned: their first event tells.
-                let first = self.shared.store.events_at(vec![task.submitted]).await?;
-                let first = first.into_iter().flatten().next();
+                let first = self.shared.store.event_at(task.submitted).await?;
                 let first = first.and_then(|first| Event::parse(&first.bytes).ok());
                 return match first {
                     Some(first) if !first.is_header() => Ok(None),

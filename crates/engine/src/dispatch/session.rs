@@ -8,7 +8,7 @@ use domain::{
 
 use crate::caller::Caller;
 use crate::engine::Engine;
-use crate::port::{ListQuery, Scope};
+use crate::port::{NewestQuery, Scope};
 use crate::refused::Refused;
 
 impl Engine {
@@ -84,31 +84,28 @@ impl Engine {
         session: Position,
         until: Position,
     ) -> Result<Option<(ReceiptId, Digest)>, Refused> {
-        let mut after = Position::START;
-        let mut newest = None;
+        let mut before = Some(until.plus(1));
         loop {
-            let query = ListQuery {
+            let query = NewestQuery {
                 kind: ResourceKind::Receipt,
                 scope: Scope::Session(session),
-                open_only: false,
-                after,
-                limit: 500,
+                before,
+                limit: 20,
             };
-            let page = self.shared.store.list(query).await?;
+            let page = self.shared.store.newest(query).await?;
             for document in &page {
                 if let State::Receipt(receipt) = &document.state
                     // Those of another server are in no chain here.
                     && !receipt.imported
-                    && document.key <= until
                     && let Ok(id) = ReceiptId::parse(&document.id)
                 {
-                    newest = Some((id, receipt.receipt_hash));
+                    return Ok(Some((id, receipt.receipt_hash)));
                 }
             }
-            match page.last() {
-                Some(last) if last.key <= until => after = last.key,
-                _ => return Ok(newest),
-            }
+            let Some(last) = page.last() else {
+                return Ok(None);
+            };
+            before = Some(last.key);
         }
     }
 

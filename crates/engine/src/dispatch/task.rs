@@ -17,7 +17,7 @@ use crate::refused::Refused;
 use runs::workflow::{Offer, excluded_model};
 
 /// A Persona with what its event says.
-pub(super) struct Known {
+pub(super) struct LoadedPersona {
     pub(super) id: PersonaId,
     pub(super) spec: PersonaSpec,
     metadata: Map<String, Value>,
@@ -119,7 +119,7 @@ impl Engine {
     }
 
     /// Returns what a Task of a Persona runs under.
-    pub(super) fn snapshot(&self, persona: Known) -> Result<PersonaSnapshot, Refused> {
+    pub(super) fn snapshot(&self, persona: LoadedPersona) -> Result<PersonaSnapshot, Refused> {
         let named = persona.spec.contracts.as_deref();
         let contracts = named.map(|name| self.contracts_named(name, "persona_id"));
         let contracts = contracts.transpose()?;
@@ -161,7 +161,7 @@ impl Engine {
         &self,
         caller: &Caller,
         id: Option<&str>,
-    ) -> Result<Option<Known>, Refused> {
+    ) -> Result<Option<LoadedPersona>, Refused> {
         let Some(id) = id else { return Ok(None) };
         match self.visible(caller, ResourceKind::Persona, id).await {
             Ok(document) => self.known_persona(document).await.map(Some),
@@ -176,7 +176,10 @@ impl Engine {
     }
 
     /// Returns the workflow of a Persona, which an earlier start of the server may have had and this one not.
-    pub(super) fn entry_workflow<'a>(&self, persona: &'a Known) -> Result<&'a str, Refused> {
+    pub(super) fn entry_workflow<'a>(
+        &self,
+        persona: &'a LoadedPersona,
+    ) -> Result<&'a str, Refused> {
         let name = persona.spec.entry_workflow.as_str();
         match self.shared.workflows.offer(name) {
             Offer::New => Ok(name),
@@ -207,7 +210,7 @@ impl Engine {
         }
     }
 
-    async fn known_persona(&self, document: Document) -> Result<Known, Refused> {
+    async fn known_persona(&self, document: Document) -> Result<LoadedPersona, Refused> {
         let broken = |problem: &str| Refused::Internal {
             detail: format!("persona `{}`: {problem}", document.id),
         };
@@ -216,7 +219,7 @@ impl Engine {
         };
         let mut payload = self.payload(state.source).await?;
         let spec = payload.remove("persona").unwrap_or_default();
-        Ok(Known {
+        Ok(LoadedPersona {
             id: PersonaId::parse(&document.id).map_err(|error| broken(&error.to_string()))?,
             spec: serde_json::from_value(spec).map_err(|error| broken(&error.to_string()))?,
             metadata: match payload.remove("metadata") {

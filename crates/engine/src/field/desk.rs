@@ -18,6 +18,7 @@ use futures_util::future::join_all;
 use tokio::sync::{broadcast, oneshot};
 
 use super::FieldRefused;
+use super::listen::{Listeners, Seat};
 use super::purge::{asks_to_purge, erased, is_purge, say_erased};
 use crate::engine::Engine;
 use crate::port::{Erased, Scope};
@@ -54,6 +55,15 @@ pub(super) struct Asked {
 pub(super) enum Task {
     /// Carry out a message.
     Message(Envelope),
+    /// Take a unit back.
+    Retract {
+        /// Who does it.
+        agent_id: String,
+        /// The unit.
+        unit_id: String,
+        /// Why.
+        reason: String,
+    },
     /// Give a unit that waits for it its vector.
     Enrich {
         /// The unit.
@@ -67,7 +77,7 @@ impl Task {
     fn operation(&self) -> Option<Operation> {
         match self {
             Task::Message(envelope) => Some(envelope.operation()),
-            Task::Enrich { .. } => None,
+            Task::Retract { .. } | Task::Enrich { .. } => None,
         }
     }
 
@@ -106,6 +116,7 @@ pub(crate) struct Desk {
     /// None until it is read from the log, and after a commit that came to nothing.
     held: tokio::sync::Mutex<Option<Held>>,
     pushed: broadcast::Sender<Arc<Pushed>>,
+    listeners: Arc<Listeners>,
     /// True while somebody comes back to units without a vector.
     pub(super) enriching: AtomicBool,
 }
@@ -133,12 +144,15 @@ impl Desk {
             waiting: Mutex::default(),
             held: tokio::sync::Mutex::default(),
             pushed: broadcast::Sender::new(PUSHED_MAX),
+            listeners: Arc::default(),
             enriching: AtomicBool::new(false),
         }
     }
 
-    pub(super) fn listen(&self) -> broadcast::Receiver<Arc<Pushed>> {
-        self.pushed.subscribe()
+    /// Returns what is pushed from now on, to this agent among others, while the seat is held.
+    pub(super) fn listen(&self, agent_id: &str) -> (broadcast::Receiver<Arc<Pushed>>, Seat) {
+        let seat = Seat::take(&self.listeners, agent_id);
+        (self.pushed.subscribe(), seat)
     }
 
     pub(super) fn is_watched(&self) -> bool {
@@ -230,7 +244,7 @@ impl Engine {
         self.put_on_desk(desk, sender, task).await
     }
 
-    async fn put_on_desk(&self, desk: &Arc<Desk>, sender: Sender, task: Task) -> Answer {
+    pub(super) async fn put_on_desk(&self, desk: &Arc<Desk>, sender: Sender, task: Task) -> Answer {
         let (reply, answer) = oneshot::channel();
         let starts = {
             let mut waiting = desk.waiting();
@@ -384,9 +398,10 @@ impl Engine {
             held.version += last.steps.len() as u64;
             intact = commit(&mut held.field, last);
         }
-        if intact {
+        let listeners = desk.listeners.agents();
+        if intact && !listeners.is_empty() {
             for entries in entries.iter().take(done) {
-                let notifications = held.field.notifications(entries);
+                let notifications = held.field.notifications(entries, &listeners);
                 let seq = entries.last().map_or(0, |entry| entry.seq);
                 if !notifications.is_empty() {
                     // That nobody listens is fine.
@@ -613,6 +628,19 @@ impl Plan {
                     Ok(Decided::Repeated(message)) => return Outcome::Repeated(message),
                     Err(refusal) => Err(refusal),
                 }
+            }
+            Task::Retract {
+                agent_id,
+                unit_id,
+                reason,
+            } => {
+                let act = Administration::Retract {
+                    caller: Some(asked.sender.caller.clone()),
+                    agent_id: agent_id.clone(),
+                    unit_id: unit_id.clone(),
+                    reason: reason.clone(),
+                };
+                administer(&self.held.field, &act, fresh)
             }
             Task::Enrich { unit_id, .. } => {
                 let unit_id = unit_id.clone();

@@ -35,7 +35,7 @@ impl Engine {
         };
         let texts = batch.iter().map(|asked| match &asked.task {
             Task::Message(envelope) => text_to_embed(field, envelope),
-            Task::Enrich { .. } => None,
+            Task::Retract { .. } | Task::Enrich { .. } => None,
         });
         let texts: Vec<Option<String>> = texts.collect();
         let mut made = self
@@ -152,7 +152,7 @@ impl Asked {
     /// Returns what this brings along: nothing but the built-in model, or the vector of an enrichment.
     fn embedding(&self) -> Embedding {
         match &self.task {
-            Task::Message(_) => Embedding::BuiltIn,
+            Task::Message(_) | Task::Retract { .. } => Embedding::BuiltIn,
             Task::Enrich { embedding, .. } => embedding.clone(),
         }
     }

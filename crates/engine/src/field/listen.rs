@@ -1,8 +1,8 @@
 //! What subscribers of a field are notified of, as it happens. Nothing is kept for whoever is away: an agent that comes back
 //! catches up by ATTUNE with `since_epoch`.
 
-use std::collections::VecDeque;
-use std::sync::Arc;
+use std::collections::{BTreeMap, VecDeque};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use canon::Value;
@@ -37,7 +37,51 @@ pub struct FieldStream {
     ready: VecDeque<FieldFrame>,
     /// The sequence of the last operation heard of.
     seq: u64,
+    _seat: Seat,
     _open: OpenStream,
+}
+
+/// The agents for whom somebody listens at the moment, and how often each: nobody else is told anything.
+#[derive(Debug, Default)]
+pub(super) struct Listeners(Mutex<BTreeMap<String, usize>>);
+
+impl Listeners {
+    fn counts(&self) -> MutexGuard<'_, BTreeMap<String, usize>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(super) fn agents(&self) -> Vec<String> {
+        self.counts().keys().cloned().collect()
+    }
+}
+
+/// Somebody who listens for an agent, until this is dropped.
+#[derive(Debug)]
+pub(super) struct Seat {
+    listeners: Arc<Listeners>,
+    agent_id: String,
+}
+
+impl Seat {
+    pub(super) fn take(listeners: &Arc<Listeners>, agent_id: &str) -> Self {
+        *listeners.counts().entry(agent_id.to_owned()).or_default() += 1;
+        Self {
+            listeners: Arc::clone(listeners),
+            agent_id: agent_id.to_owned(),
+        }
+    }
+}
+
+impl Drop for Seat {
+    fn drop(&mut self) {
+        let mut counts = self.listeners.counts();
+        if let Some(count) = counts.get_mut(&self.agent_id) {
+            *count = count.saturating_sub(1);
+            if *count == 0 {
+                counts.remove(&self.agent_id);
+            }
+        }
+    }
 }
 
 impl Engine {
@@ -63,14 +107,16 @@ impl Engine {
         };
         let field = &held.field;
         field.check_listener(&credential(caller, ceiling), agent_id)?;
+        // While nobody can write: everything after this is heard.
+        let (pushed, seat) = desk.listen(agent_id);
         Ok(FieldStream {
             shared: Arc::clone(&self.shared),
             agent_id: agent_id.to_owned(),
-            // While nobody can write: everything after this is heard.
-            pushed: desk.listen(),
+            pushed,
             debouncer: Debouncer::default(),
             ready: VecDeque::new(),
             seq: 0,
+            _seat: seat,
             _open: open,
         })
     }

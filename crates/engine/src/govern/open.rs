@@ -19,7 +19,7 @@ use crate::caller::Caller;
 use crate::dispatch::Idempotency;
 use crate::engine::Engine;
 use crate::refused::Refused;
-use crate::turn::{Done, Lease, Written};
+use crate::turn::{ClaimRequest, Done, Lease, Written};
 
 /// What a Task of a governed program runs, and the member of its metadata that says how its program calls it.
 pub(super) struct Begins<'a> {
@@ -35,18 +35,9 @@ impl Engine {
         new: NewGoverned,
         idempotency: Option<Idempotency>,
     ) -> Result<(Value, bool), Refused> {
-        let workspace = new.workspace_id.clone();
-        let workspace = workspace.unwrap_or_else(|| own_workspace(caller));
-        let param = Some(workspace.as_str());
-        self.must_see(caller, ResourceKind::Workspace, param, "workspace_id")
-            .await?;
-        let claim = idempotency
-            .as_ref()
-            .map(|given| self.claim(caller, Some(&workspace), given));
-        if let Some(claim) = claim
-            && let Some(done) = self.claimed(claim).await?
-        {
-            let document = self.answered_with(&done).await?;
+        let wanted = new.workspace_id.clone();
+        let (workspace, claim, done) = self.begins_in(caller, wanted, &idempotency).await?;
+        if let Some(document) = done {
             return self.opened(&document).await.map(|shown| (shown, false));
         }
         self.shared.demands().check(&new)?;
@@ -221,6 +212,31 @@ impl Engine {
         let labels = folded.session()?.labels();
         *slot = Some(folded);
         Ok(Some((slot, labels)))
+    }
+
+    /// Returns the Workspace that something begins in, the claim of the request, and what the same request began before.
+    pub(super) async fn begins_in(
+        &self,
+        caller: &Caller,
+        wanted: Option<WorkspaceId>,
+        idempotency: &Option<Idempotency>,
+    ) -> Result<(WorkspaceId, Option<ClaimRequest>, Option<Arc<Document>>), Refused> {
+        let workspace = wanted.unwrap_or_else(|| own_workspace(caller));
+        let param = Some(workspace.as_str());
+        self.must_see(caller, ResourceKind::Workspace, param, "workspace_id")
+            .await?;
+        let claim = idempotency
+            .as_ref()
+            .map(|given| self.claim(caller, Some(&workspace), given));
+        let begun = match claim {
+            Some(claim) => self.claimed(claim).await?,
+            None => None,
+        };
+        let begun = match begun {
+            Some(done) => Some(self.answered_with(&done).await?),
+            None => None,
+        };
+        Ok((workspace, claim, begun))
     }
 
     /// Finds the Task that a request began, or an equal one before it.
@@ -546,7 +562,7 @@ fn unknown_members(names: &[String], other: Option<Refused>) -> Problem {
 }
 
 /// The Workspace of a request that names none: the caller's only one, else the local one.
-pub(super) fn own_workspace(caller: &Caller) -> WorkspaceId {
+fn own_workspace(caller: &Caller) -> WorkspaceId {
     match caller.workspaces() {
         Some([only]) => only.clone(),
         Some(_) | None => WorkspaceId::local(),

@@ -13,6 +13,7 @@ use super::fold::Folded;
 use super::no_session;
 use crate::caller::Caller;
 use crate::engine::Engine;
+use crate::read::{Filters, ListRequest};
 use crate::refused::Refused;
 
 /// A request for approval that waits.
@@ -203,8 +204,7 @@ impl Engine {
             let State::Permission(request) = &view.document.state else {
                 continue;
             };
-            let stored = self.shared.store.events_at(vec![request.asked]).await?;
-            let stored = stored.into_iter().flatten().next();
+            let stored = self.shared.store.event_at(request.asked).await?;
             let event = stored.and_then(|stored| serde_json::from_slice(&stored.bytes).ok());
             let task = self.shared_document(request.task_id.as_str()).await?;
             let status = task.and_then(|document| match &document.state {
@@ -258,12 +258,10 @@ impl Engine {
 }
 
 /// All permission requests from a place on.
-fn permissions(after: Position, limit: usize) -> crate::read::ListRequest {
-    crate::read::ListRequest {
+fn permissions(after: Position, limit: usize) -> ListRequest {
+    ListRequest {
         kind: ResourceKind::Permission,
-        workspace_id: None,
-        session_id: None,
-        task_id: None,
+        filters: Filters::default(),
         after,
         limit,
     }

@@ -8,15 +8,15 @@ use std::sync::Arc;
 use canon::Value;
 use domain::{
     Command, Document, GOVERNED_WORKFLOW, GovernTask, GovernedInput, GovernedOperation,
-    HandoffAction, NewPlace, NewWorkflow, Order, Party, Problem, Refusal, ResourceKind, SessionId,
-    State, Task, TaskId, Timestamp, WorkflowStart, WorkspaceId,
+    HandoffAction, NewPlace, NewWorkflow, Order, Party, Problem, Refusal, SessionId, State, Task,
+    TaskId, Timestamp, WorkflowStart, WorkspaceId,
 };
 use runs::workflow::governed::{GovernedWorkflow, Joining, Subject};
 use serde_json::json;
 use tokio::sync::OwnedMutexGuard;
 
 use super::fold::Folded;
-use super::open::{Begins, own_workspace};
+use super::open::Begins;
 use super::take::{both_parties, keeps_apart};
 use super::{Known, is_governed, named_workspaces, no_session};
 use crate::caller::Caller;
@@ -77,22 +77,11 @@ impl Engine {
         new: NewWorkflow,
         idempotency: Option<Idempotency>,
     ) -> Result<(Value, bool), Refused> {
-        let workspace = new.workspace_id.clone();
-        let workspace = workspace.unwrap_or_else(|| own_workspace(caller));
-        let param = Some(workspace.as_str());
-        self.must_see(caller, ResourceKind::Workspace, param, "workspace_id")
-            .await?;
-        let claim = idempotency
-            .as_ref()
-            .map(|given| self.claim(caller, Some(&workspace), given));
-        if let Some(claim) = claim
-            && let Some(done) = self.claimed(claim).await?
-        {
-            let document = self.answered_with(&done).await?;
-            return self
-                .shown_workflow(&document)
-                .await
-                .map(|shown| (shown, false));
+        let wanted = new.workspace_id.clone();
+        let (workspace, claim, done) = self.begins_in(caller, wanted, &idempotency).await?;
+        if let Some(document) = done {
+            let shown = self.shown_workflow(&document).await?;
+            return Ok((shown, false));
         }
         let id = match &new.workflow_id {
             Some(id) => id.clone(),

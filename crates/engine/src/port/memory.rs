@@ -14,9 +14,9 @@ use tokio::sync::broadcast;
 
 use super::{
     ApiKey, BlobStore, BoxFuture, Claim, ClaimScope, ClaimTime, Commit, CommitError, Committed,
-    Erased, Heartbeat, KeyStore, LastEvents, LeaseName, LeaseStore, ListQuery, NewestQuery, News,
-    Publisher, ReadEvents, Scope, SegmentStore, Store, StoreFault, StoredEvent, Tree, TreeAppend,
-    TreeStore, Wanted, Whose,
+    Erased, Heartbeat, KeyStore, LastEvents, LeaseName, LeaseRequest, LeaseStore, ListQuery,
+    NewestQuery, News, Publisher, ReadEvents, Scope, SegmentStore, Store, StoreFault, StoredEvent,
+    Tree, TreeAppend, TreeStore, Whose,
 };
 
 /// A log in memory.
@@ -325,7 +325,10 @@ impl LeaseStore for MemoryStore {
         ready(Ok(own.map(|(name, lease)| (*name, lease.1)).collect()))
     }
 
-    fn claim(&self, wanted: Wanted) -> BoxFuture<'_, Result<Vec<(LeaseName, u64)>, StoreFault>> {
+    fn claim(
+        &self,
+        wanted: LeaseRequest,
+    ) -> BoxFuture<'_, Result<Vec<(LeaseName, u64)>, StoreFault>> {
         let inner = &mut *self.lock();
         let now = wanted.now.as_micros();
         let holders = &inner.holders;

@@ -26,7 +26,7 @@ use super::{BoxFuture, News};
 
 pub use blobs::{BlobStore, Erased, Incoming};
 pub use keys::{ApiKey, KeyStore};
-pub use leases::{Fence, Heartbeat, LeaseName, LeaseStore, Wanted, Whose};
+pub use leases::{Fence, Heartbeat, LeaseName, LeaseRequest, LeaseStore, Whose};
 pub use segments::{FieldSegment, KeptSegment, SegmentStore, UnusableSegment};
 pub use tree::{Tree, TreeAppend, TreeStore};
 
@@ -69,6 +69,15 @@ pub trait Store:
     /// Reads one document by id.
     fn document(&self, id: &str) -> BoxFuture<'_, Result<Option<Document>, StoreFault>> {
         let found = self.documents(vec![id.into()]);
+        Box::pin(async move { Ok(found.await?.into_iter().flatten().next()) })
+    }
+
+    /// Reads one event by position.
+    fn event_at(
+        &self,
+        position: Position,
+    ) -> BoxFuture<'_, Result<Option<StoredEvent>, StoreFault>> {
+        let found = self.events_at(vec![position]);
         Box::pin(async move { Ok(found.await?.into_iter().flatten().next()) })
     }
 

@@ -98,12 +98,6 @@ pub trait SecretKeeper: Send + Sync + fmt::Debug + 'static {
     /// It was not kept.
     fn put(&self, name: &str, value: &str) -> Result<u64, KeepSecretError>;
 
-    /// Returns the names that are kept, with their versions.
-    ///
-    /// # Errors
-    /// They cannot be read.
-    fn names(&self) -> Result<Vec<(String, u64)>, KeepSecretError>;
-
     /// Forgets a value. Forgetting what is not there is no error.
     ///
     /// # Errors

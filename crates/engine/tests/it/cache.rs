@@ -8,7 +8,7 @@ use engine::port::Store;
 use engine::{Activity, Caller, Engine, Extra, Request, Settle, View};
 
 use crate::support::{engine_on, new_session, reach, store, submit, task_request, text, write};
-use crate::watched::Watched;
+use crate::watched::watched;
 
 async fn get(engine: &Engine, kind: ResourceKind, id: &str) -> View {
     engine.get(&Caller::system(), kind, id).await.unwrap()
@@ -23,7 +23,7 @@ fn append(session: &SessionId, words: &str) -> Request {
 
 #[tokio::test]
 async fn reading_what_was_just_written_asks_no_store() {
-    let store = Watched::new();
+    let store = watched();
     let engine = engine_on(Arc::clone(&store) as Arc<dyn Store>).await;
     let (session, task, status) = submit(&engine, "agent").await;
     assert_eq!(status, Status::Completed);
@@ -39,7 +39,7 @@ async fn reading_what_was_just_written_asks_no_store() {
 /// A Session in which nobody decided anything has no chain of decisions, and every turn of its Tasks wants to know.
 #[tokio::test]
 async fn a_turn_does_not_look_again_for_what_was_not_there() {
-    let store = Watched::new();
+    let store = watched();
     let engine = engine_on(Arc::clone(&store) as Arc<dyn Store>).await;
     let (session, _, status) = submit(&engine, "agent").await;
     assert_eq!(status, Status::Completed);
@@ -51,7 +51,7 @@ async fn a_turn_does_not_look_again_for_what_was_not_there() {
 
 #[tokio::test]
 async fn what_was_read_once_after_a_start_is_known() {
-    let store = Watched::new();
+    let store = watched();
     let first = engine_on(Arc::clone(&store) as Arc<dyn Store>).await;
     let (session, task, _) = submit(&first, "ask").await;
     first.drain().await;

@@ -19,7 +19,7 @@ use crate::support::{
     CountedIds, SystemClock, TokioSpawn, limits, new_session, reach, status, task_request, text,
     write,
 };
-use crate::watched::Watched;
+use crate::watched::{Watched, watched};
 
 /// Asks a tool once and then tells what no log can hold.
 #[derive(Debug)]
@@ -214,7 +214,7 @@ async fn submit_steps(engine: &Engine, steps: Value) -> TaskId {
 
 #[tokio::test(start_paused = true)]
 async fn c2_a_result_waits_for_a_full_disk_and_is_not_asked_for_again() {
-    let (store, outside) = (Watched::new(), Outside::new());
+    let (store, outside) = (watched(), Outside::new());
     outside
         .answer("tool:main:1", json!({"did": "it"}))
         .delay("tool:main:1", 5_000);
@@ -233,7 +233,7 @@ async fn c2_a_result_waits_for_a_full_disk_and_is_not_asked_for_again() {
 
 #[tokio::test(start_paused = true)]
 async fn c2_a_result_waits_for_a_log_that_cannot_be_read() {
-    let (store, outside) = (Watched::new(), Outside::new());
+    let (store, outside) = (watched(), Outside::new());
     outside
         .answer("tool:main:1", json!({"did": "it"}))
         .delay("tool:main:1", 5_000);
@@ -254,7 +254,7 @@ async fn c2_a_result_waits_for_a_log_that_cannot_be_read() {
 
 #[tokio::test]
 async fn c6_a_waiting_submit_looks_only_when_its_own_task_changed() {
-    let (store, outside) = (Watched::new(), Outside::new());
+    let (store, outside) = (watched(), Outside::new());
     let engine = engine_of(&store, &outside).await;
     let session = new_session(&engine).await;
     let busy = new_session(&engine).await;
@@ -297,7 +297,7 @@ async fn c6_a_waiting_submit_looks_only_when_its_own_task_changed() {
 
 #[tokio::test]
 async fn c7_the_end_of_a_task_reads_nothing_and_a_cancel_of_a_finished_one_neither() {
-    let (store, outside) = (Watched::new(), Outside::new());
+    let (store, outside) = (watched(), Outside::new());
     let engine = engine_of(&store, &outside).await;
     let steps: Vec<Value> = (1..=300)
         .map(|n| json!([{"key": format!("host:fact:main:{n}"), "kind": "host"}]))
@@ -329,7 +329,7 @@ async fn c7_the_end_of_a_task_reads_nothing_and_a_cancel_of_a_finished_one_neith
         after: Position::START,
         limit: usize::MAX,
     };
-    let events = store.inner.events(query).await.unwrap();
+    let events = store.store.events(query).await.unwrap();
     assert!(events.len() > 600, "{}", events.len());
     let covered = events.iter().map(|event| &*event.bytes).filter(|bytes| {
         let event = Event::parse(bytes).unwrap();
@@ -440,7 +440,7 @@ async fn c18_long_pure_work_is_done_aside() {
 
 #[tokio::test]
 async fn a_worker_does_not_depend_on_what_happens_to_its_session() {
-    let (store, outside) = (Watched::new(), Outside::new());
+    let (store, outside) = (watched(), Outside::new());
     let engine = engine_of(&store, &outside).await;
     let steps: Vec<Value> = (1..=5)
         .map(|n| json!([{"key": format!("host:fact:main:{n}"), "kind": "host"}]))

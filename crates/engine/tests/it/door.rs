@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use canon::{Integers, Value};
 use domain::{ModelUse, Status};
-use engine::{Caller, ListRequest};
+use engine::{Caller, Filters, ListRequest};
 use receipts::Receipt;
 use runs::workflow::Performed;
 use serde_json::json;
@@ -29,9 +29,10 @@ fn look() -> Value {
 async fn receipt(world: &World, run: &Finished) -> Receipt {
     let request = ListRequest {
         kind: domain::ResourceKind::Receipt,
-        workspace_id: None,
-        session_id: None,
-        task_id: Some(run.id.to_string()),
+        filters: Filters {
+            task_id: Some(run.id.to_string()),
+            ..Filters::default()
+        },
         after: domain::Position::START,
         limit: 10,
     };

@@ -7,7 +7,8 @@ use std::time::Duration;
 use canon::Map;
 use domain::{PermissionId, Refusal, ResourceKind, State, Status, TaskId};
 use engine::{
-    Caller, Engine, EventRange, Idempotency, ListRequest, Refused, Request, Settle, TaskMessageKind,
+    Caller, Engine, EventRange, Filters, Idempotency, ListRequest, Refused, Request, Settle,
+    TaskMessageKind,
 };
 
 use crate::support::{
@@ -59,9 +60,10 @@ async fn ap_tax_06_the_default_agent_completes_in_three_turns_and_says_so_in_ord
 async fn pending(engine: &Engine, task: &TaskId) -> Vec<PermissionId> {
     let request = ListRequest {
         kind: ResourceKind::Permission,
-        workspace_id: None,
-        session_id: None,
-        task_id: Some(task.to_string()),
+        filters: Filters {
+            task_id: Some(task.to_string()),
+            ..Filters::default()
+        },
         after: domain::Position::START,
         limit: 10,
     };
@@ -337,9 +339,10 @@ async fn ap_sse_05_a_stream_delivers_history_then_live_once_and_ends_with_its_ta
     let engine = engine_on(store()).await;
     let (_, id, _) = submit(&engine, "ask").await;
     let range = |after: Option<String>| EventRange {
-        workspace_id: None,
-        session_id: None,
-        task_id: Some(id.to_string()),
+        filters: Filters {
+            task_id: Some(id.to_string()),
+            ..Filters::default()
+        },
         after_event_id: after,
         limit: 1,
     };

@@ -8,7 +8,7 @@ use canon::{Digest, Map, Value};
 use domain::{Blob, Document, Refusal, ResourceKind, SessionId, State, Status, TaskId, Timestamp};
 use engine::port::{ApiKey, BlobStore, BoxFuture, Clock, MemoryStore, Store, TreeStore};
 use engine::{
-    Answer, Caller, Engine, Idempotency, ListRequest, Offline, Parts, Refused, Request,
+    Answer, Caller, Engine, Filters, Idempotency, ListRequest, Offline, Parts, Refused, Request,
     VerifyRequest,
 };
 use receipts::Receipt;
@@ -23,9 +23,10 @@ use crate::support::{
 async fn receipts_of(engine: &Engine, session: &SessionId) -> Vec<(String, Receipt)> {
     let request = ListRequest {
         kind: ResourceKind::Receipt,
-        workspace_id: None,
-        session_id: Some(session.to_string()),
-        task_id: None,
+        filters: Filters {
+            session_id: Some(session.to_string()),
+            ..Filters::default()
+        },
         after: domain::Position::START,
         limit: 200,
     };

@@ -4,7 +4,7 @@ use canon::{Digest, Value, jcs, sha256};
 use domain::{
     ArtifactKind, Position, Refusal, ResourceKind, Status, TaskId, Visibility, WorkspaceId,
 };
-use engine::{Caller, ListRequest, NewArtifact, Refused, Request, Settle};
+use engine::{Caller, Filters, ListRequest, NewArtifact, Refused, Request, Settle};
 use runs::replay::RequestError;
 use serde_json::json;
 
@@ -317,9 +317,7 @@ async fn ap_rpl_09_ap_rpl_10_ap_rpl_11_ap_rpl_22_every_wrong_member_is_named() {
     // Nothing of all this left anything behind.
     let request = ListRequest {
         kind: ResourceKind::Task,
-        workspace_id: None,
-        session_id: None,
-        task_id: None,
+        filters: Filters::default(),
         after: Position::START,
         limit: 100,
     };

@@ -10,10 +10,10 @@ use domain::{
     ArtifactId, ArtifactKind, Event, NewArtifact, NewWorkspace, SessionId, Visibility, WorkspaceId,
 };
 use engine::port::{ApiKey, BlobStore, Store};
-use engine::{Caller, Engine, EventRange, NewSession, Refused, Request};
+use engine::{Caller, Engine, EventRange, Filters, NewSession, Refused, Request};
 
 use crate::support::{engine_on, new_session, text, write};
-use crate::watched::Watched;
+use crate::watched::watched;
 
 async fn session_in(engine: &Engine, workspace_id: Option<WorkspaceId>) -> SessionId {
     let request = Request::CreateSession(NewSession {
@@ -38,7 +38,7 @@ async fn append(engine: &Engine, session_id: &SessionId) -> Result<(), Refused> 
 /// C3: what is committed between the reads of two Workspaces is behind no cursor.
 #[tokio::test]
 async fn c3_a_key_of_two_workspaces_misses_nothing_that_is_committed_between_its_reads() {
-    let store = Watched::new();
+    let store = watched();
     let engine = engine_on(Arc::clone(&store) as _).await;
     let request = Request::CreateWorkspace(NewWorkspace {
         name: "other".to_owned(),
@@ -63,9 +63,7 @@ async fn c3_a_key_of_two_workspaces_misses_nothing_that_is_committed_between_its
     });
     let start = store.head();
     let mut range = EventRange {
-        workspace_id: None,
-        session_id: None,
-        task_id: None,
+        filters: Filters::default(),
         after_event_id: Some(store.name().id(start)),
         limit: 100,
     };
@@ -93,7 +91,7 @@ async fn c3_a_key_of_two_workspaces_misses_nothing_that_is_committed_between_its
 /// C12: bytes that are refused are stored nowhere.
 #[tokio::test]
 async fn c12_a_refused_upload_leaves_nothing_behind() {
-    let store = Watched::new();
+    let store = watched();
     let engine = engine_on(Arc::clone(&store) as _).await;
     let request = Request::RegisterArtifact(NewArtifact {
         kind: ArtifactKind::File,
@@ -126,7 +124,7 @@ async fn c12_a_refused_upload_leaves_nothing_behind() {
 /// C14: a conflict that does not go away ends in a refusal of its own command, and others are carried out.
 #[tokio::test(start_paused = true)]
 async fn c14_a_conflict_that_stays_is_refused_and_holds_up_nobody() {
-    let store = Watched::new();
+    let store = watched();
     let engine = engine_on(Arc::clone(&store) as _).await;
     let (stuck, free) = (new_session(&engine).await, new_session(&engine).await);
     *store.conflicting.lock().unwrap() = Some(stuck.as_str().into());
@@ -145,7 +143,7 @@ async fn c14_a_conflict_that_stays_is_refused_and_holds_up_nobody() {
 /// Positions that another node took between guess and commit: the turn is sealed again, to those that it got.
 #[tokio::test]
 async fn a_turn_is_sealed_again_when_its_positions_were_taken() {
-    let store = Watched::new();
+    let store = watched();
     let engine = engine_on(Arc::clone(&store) as _).await;
     let session = new_session(&engine).await;
     for taken in 1..4 {

@@ -8,8 +8,8 @@ use canon::Map;
 use domain::{Event, ResourceKind, Role, SessionId, State, Status, TaskId, Timestamp};
 use engine::port::{BoxFuture, Clock, Ids, MemoryStore, Spawn, Store};
 use engine::{
-    Answer, Caller, Engine, EventRange, InputSpec, Limits, MessageSpec, NewSession, NewTask,
-    Offline, Parts, Refused, Request, Settle,
+    Answer, Caller, Engine, EventRange, Filters, InputSpec, Limits, MessageSpec, NewSession,
+    NewTask, Offline, Parts, Refused, Request, Settle,
 };
 use runs::workflow::{Registry, builtin};
 use serde_json::json;
@@ -194,9 +194,10 @@ pub(crate) async fn reach(engine: &Engine, id: &TaskId, wanted: Status) {
 
 pub(crate) async fn events_of(engine: &Engine, task: &TaskId) -> Vec<Event> {
     let range = EventRange {
-        workspace_id: None,
-        session_id: None,
-        task_id: Some(task.to_string()),
+        filters: Filters {
+            task_id: Some(task.to_string()),
+            ..Filters::default()
+        },
         after_event_id: None,
         limit: 1_000,
     };

@@ -4,8 +4,8 @@ use domain::Timestamp;
 use serde_json::json;
 
 use super::{Decision, Embedding, next_epoch};
-use crate::caller::{Fresh, OPERATOR, STANDARD};
-use crate::config::LINE_BYTES_MAX;
+use crate::caller::{self, Caller, Fresh, OPERATOR, STANDARD};
+use crate::config::{LINE_BYTES_MAX, Level};
 use crate::error::{Check, Code, Fault};
 use crate::event::{Content, Entry, Event, SYSTEM};
 use crate::kind::{ConflictStatus, UnitStatus};
@@ -15,12 +15,12 @@ use crate::vector::Model;
 /// An act that is not a message of the protocol.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Administration {
-    /// Takes a unit back: its author with authority 4, or the operator.
+    /// Takes a unit back, from level 1 on: its author with authority 4, or the operator.
     Retract {
+        /// The checked credential; needed from level 2.
+        caller: Option<Caller>,
         /// Who does it.
         agent_id: String,
-        /// With which authority.
-        authority: u8,
         /// The unit.
         unit_id: String,
         /// Why.
@@ -51,14 +51,17 @@ pub enum Administration {
 
 pub(super) fn decide(field: &Field, act: &Administration, fresh: &Fresh) -> Check<Decision> {
     let epoch = next_epoch(field, 0)?;
+    let mut session_id = None;
     let (agent_id, event, content) = match act {
         Administration::Retract {
+            caller,
             agent_id,
-            authority,
             unit_id,
             reason,
         } => {
-            let event = retract(field, agent_id, *authority, unit_id, reason)?;
+            let event = retract(field, caller.as_ref(), agent_id, unit_id, reason)?;
+            // The reason is for those who see the unit.
+            session_id = field.unit(unit_id).and_then(|unit| unit.session.clone());
             (agent_id.as_str(), event, None)
         }
         Administration::Enrich { unit_id, embedding } => {
@@ -87,7 +90,7 @@ pub(super) fn decide(field: &Field, act: &Administration, fresh: &Fresh) -> Chec
         at: fresh.now,
         epoch,
         agent_id: agent_id.to_owned(),
-        session_id: None,
+        session_id,
         message: None,
         event,
     };
@@ -110,16 +113,43 @@ fn no_unit() -> Fault {
     Fault::new(Code::UnitNotFound, "there is no unit under `unit_id`")
 }
 
-fn retract(field: &Field, agent: &str, authority: u8, id: &str, reason: &str) -> Check<Event> {
-    if field.active(agent).is_none() {
+fn retract(
+    field: &Field,
+    caller: Option<&Caller>,
+    agent: &str,
+    id: &str,
+    reason: &str,
+) -> Check<Event> {
+    let level = field.config.level;
+    if caller.is_none() && level >= Level::Standard {
+        let message = "this field needs a credential";
+        return Err(Fault::new(Code::Unauthenticated, message));
+    }
+    if !field.may_act(caller, agent) {
+        let message = "the credential may not act for `agent_id`";
+        return Err(Fault::new(Code::Forbidden, message));
+    }
+    if level < Level::Core {
+        let message = format!("units are not retracted at level {}", level.number());
+        return Err(Fault::new(Code::UnsupportedOperation, message));
+    }
+    let Some(sender) = field.active(agent) else {
         let message = "`agent_id` is not registered";
         return Err(Fault::new(Code::AgentNotRegistered, message));
-    }
+    };
     check_reason(reason)?;
+    let authority = caller::effective(level, caller, sender.authority);
     let unit = field.unit(id).ok_or_else(no_unit)?;
-    let is_author = unit.author == agent && authority >= STANDARD;
-    if !is_author && authority < OPERATOR {
-        let message = "only the author and the operator retract a unit";
+    let is_author = unit.author == agent;
+    if !is_author && authority < OPERATOR && !field.sees(agent, unit) {
+        return Err(no_unit());
+    }
+    let least = if is_author { STANDARD } else { OPERATOR };
+    if authority < least {
+        let message = match is_author {
+            true => "this needs authority 4",
+            false => "only the author and the operator retract a unit",
+        };
         return Err(Fault::new(Code::Forbidden, message));
     }
     match unit.status {

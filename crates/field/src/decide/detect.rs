@@ -137,6 +137,17 @@ fn counts(unit: &Unit) -> bool {
     unit.mode == Mode::Committed && unit.stands() && !unit.is_purged()
 }
 
+/// Returns whether two units were in conflict before; both know theirs in ascending order, and anybody may give one many.
+fn had_conflict(one: &Unit, other: &Unit) -> bool {
+    let (few, many) = match one.conflicts.len() <= other.conflicts.len() {
+        true => (one, other),
+        false => (other, one),
+    };
+    few.conflicts
+        .iter()
+        .any(|row| many.conflicts.binary_search(row).is_ok())
+}
+
 fn are_close(one: &Vector, other: &Vector) -> bool {
     one.cosine(other).is_some_and(|cosine| cosine >= COSINE_MIN)
 }
@@ -355,17 +366,13 @@ impl Work<'_> {
                 .iter()
                 .any(|relation| relation.target_id == to.id && !relation.unbound)
         };
-        let had_conflict = one
-            .conflicts
-            .iter()
-            .any(|row| other.conflicts.contains(row));
-        if one.author == other.author || points(one, other) || points(other, one) || had_conflict {
+        if one.author == other.author || points(one, other) || points(other, one) {
             return false;
         }
         let (Some(claims), Some(others)) = (&one.claims, &other.claims) else {
             return false;
         };
-        claims.contradict(others) && self.close_rows(a, b, one, other)
+        claims.contradict(others) && !had_conflict(one, other) && self.close_rows(a, b, one, other)
     }
 
     fn close_rows(&self, a: Row, b: Row, one: &Unit, other: &Unit) -> bool {

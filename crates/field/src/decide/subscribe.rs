@@ -1,5 +1,7 @@
 //! SUBSCRIBE: what an agent wants to hear about.
 
+use std::collections::BTreeMap;
+
 use canon::Value;
 use serde_json::json;
 
@@ -41,11 +43,8 @@ impl Work<'_> {
     }
 
     fn own_subscriptions(&self) -> impl Iterator<Item = &Subscription> {
-        self.field
-            .subscriptions
-            .values()
-            .filter(|(owner, _)| owner == self.agent())
-            .map(|(_, subscription)| subscription)
+        let own = self.field.subscriptions.get(self.agent());
+        own.into_iter().flat_map(BTreeMap::values)
     }
 
     fn new_subscription(&mut self) -> Check<Subscription> {

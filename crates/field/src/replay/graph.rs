@@ -7,7 +7,7 @@
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
 
-use super::{Quotes, Reader, Story, Target, chain, wording};
+use super::{AnswerParts, Quotes, Reader, Target, chain, wording};
 use crate::config::Limits;
 use crate::error::Refusal;
 use crate::event::{Entry, Event};
@@ -65,7 +65,7 @@ impl Log {
                 Some(Operation::Replay),
             ));
         }
-        let story = Story {
+        let story = AnswerParts {
             log: self,
             reader,
             target,
@@ -86,7 +86,7 @@ impl Log {
     }
 }
 
-fn node(story: &Story<'_, '_>, entry: &Entry) -> Node {
+fn node(story: &AnswerParts<'_, '_>, entry: &Entry) -> Node {
     let (agent, words) = if story.sees(entry) {
         (entry.agent_id.as_str(), wording::describe(story, entry))
     } else {
@@ -105,7 +105,7 @@ fn node(story: &Story<'_, '_>, entry: &Entry) -> Node {
 }
 
 /// Returns the edges between the entries of a chain, from reason to consequence, hidden units aside.
-fn edges(story: &Story<'_, '_>, entries: &[&Entry]) -> Vec<Edge> {
+fn edges(story: &AnswerParts<'_, '_>, entries: &[&Entry]) -> Vec<Edge> {
     let mut units: BTreeMap<&str, usize> = BTreeMap::new();
     let mut conflicts: BTreeMap<&str, usize> = BTreeMap::new();
     for (place, entry) in entries
@@ -170,8 +170,8 @@ const ROW: usize = 28;
 const TOP: usize = 48;
 const LANES: usize = 12;
 const LANE: usize = 14;
-const LABEL_CHARACTERS: usize = 110;
-const CHARACTER: usize = 8;
+const LABEL_COLUMNS: usize = 110;
+const COLUMN: usize = 8;
 
 impl Graph {
     /// Returns how many events and connections the picture has.
@@ -181,8 +181,11 @@ impl Graph {
 
     /// Writes the picture in the language of Graphviz.
     pub fn to_dot(&self) -> String {
-        let mut dot =
-            String::from("digraph replay {\n  rankdir=TB;\n  node [fontname=\"sans-serif\"];\n");
+        let mut dot = String::from("digraph replay {\n  rankdir=TB;\n");
+        // Names that Graphviz knows the widths of.
+        for kind in ["graph", "node", "edge"] {
+            let _ = writeln!(dot, "  {kind} [fontname=\"Helvetica,Arial,sans-serif\"];");
+        }
         let _ = writeln!(dot, "  label={};", quoted(&self.title));
         for (place, node) in self.nodes.iter().enumerate() {
             let shape = match node.shape {
@@ -211,7 +214,7 @@ impl Graph {
     /// Writes the picture as SVG: one row per event, arcs on the left from reason to consequence.
     pub fn to_svg(&self) -> String {
         let left = LANES * LANE + 24;
-        let width = left + 24 + (LABEL_CHARACTERS + 1) * CHARACTER;
+        let width = left + 24 + (LABEL_COLUMNS + 1) * COLUMN;
         let height = TOP + ROW * self.nodes.len() + 16;
         let mut svg = format!(
             "<svg xmlns=\"http://www.w3.org/2000/svg\" width=\"{width}\" height=\"{height}\" viewBox=\"0 0 {width} {height}\" \
@@ -222,7 +225,7 @@ impl Graph {
         let _ = writeln!(
             svg,
             "<text x=\"16\" y=\"28\" font-weight=\"bold\">{}</text>",
-            escaped(&self.title)
+            escaped(&cut(&self.title))
         );
         let middle = |place: usize| TOP + ROW * place + ROW / 2;
         for (number, edge) in self.edges.iter().enumerate() {
@@ -262,15 +265,7 @@ impl Graph {
                     "<circle cx=\"{x}\" cy=\"{y}\" r=\"4\" fill=\"white\" stroke=\"black\"/>"
                 ),
             };
-            let label: String = if node.label.chars().count() > LABEL_CHARACTERS {
-                node.label
-                    .chars()
-                    .take(LABEL_CHARACTERS - 1)
-                    .chain(['…'])
-                    .collect()
-            } else {
-                node.label.clone()
-            };
+            let label = cut(&node.label);
             let _ = writeln!(
                 svg,
                 "<text x=\"{}\" y=\"{}\">{}</text>",
@@ -282,6 +277,20 @@ impl Graph {
         svg.push_str("</svg>\n");
         svg
     }
+}
+
+/// Cuts a label to the width of the picture; letters of scripts from Hangul on take two columns.
+fn cut(label: &str) -> String {
+    let columns = |character: char| if character < '\u{1100}' { 1 } else { 2 };
+    if label.chars().map(columns).sum::<usize>() <= LABEL_COLUMNS {
+        return label.to_owned();
+    }
+    let mut used = 0;
+    let shown = label.chars().take_while(|character| {
+        used += columns(*character);
+        used < LABEL_COLUMNS
+    });
+    shown.chain(['…']).collect()
 }
 
 /// Makes a text safe inside DOT quotes.

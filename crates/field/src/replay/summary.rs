@@ -4,7 +4,7 @@
 //! when; and the size of the chain. Whatever the reader may not see is not counted in, nor told in other words: of a hidden
 //! event it says its type alone, as the timeline does.
 
-use super::Story;
+use super::AnswerParts;
 use super::wording::{contradicts, describe, named};
 use crate::event::{Entry, Event, Outcome};
 use crate::kind::{CompactStrategy, Mode, TargetType, UnitStatus};
@@ -12,7 +12,7 @@ use crate::kind::{CompactStrategy, Mode, TargetType, UnitStatus};
 const SENTENCES_MAX: usize = 10;
 
 /// Writes the summary.
-pub(super) fn write(story: &Story<'_, '_>) -> String {
+pub(super) fn write(story: &AnswerParts<'_, '_>) -> String {
     let entries = |places: &[crate::log::Place]| -> Vec<&Entry> {
         places
             .iter()
@@ -74,7 +74,7 @@ fn resolution<'a>(entry: &&'a Entry) -> Option<(&'a Entry, &'static str)> {
 }
 
 /// Returns what the target is and where it stands, as the visible part of the chain tells it.
-fn standing(story: &Story<'_, '_>, chain: &[&Entry], known: &str) -> String {
+fn standing(story: &AnswerParts<'_, '_>, chain: &[&Entry], known: &str) -> String {
     let id = story.target.id.as_str();
     match story.target.kind {
         TargetType::MemoryUnit | TargetType::Decision => unit_standing(story, id, chain, known),
@@ -146,7 +146,7 @@ fn recorded(count: usize) -> String {
     }
 }
 
-fn unit_standing(story: &Story<'_, '_>, id: &str, chain: &[&Entry], known: &str) -> String {
+fn unit_standing(story: &AnswerParts<'_, '_>, id: &str, chain: &[&Entry], known: &str) -> String {
     let (mut status, mut kind, mut extra) = (UnitStatus::Active, "unit", "");
     for entry in chain {
         match &entry.event {
@@ -189,7 +189,7 @@ fn unit_standing(story: &Story<'_, '_>, id: &str, chain: &[&Entry], known: &str)
 }
 
 /// Returns one key event as who did what.
-fn told(story: &Story<'_, '_>, entry: &Entry) -> String {
+fn told(story: &AnswerParts<'_, '_>, entry: &Entry) -> String {
     if !story.sees(entry) {
         return format!("(redacted) {}", entry.event.event_type());
     }

@@ -1,6 +1,6 @@
 //! The words of a timeline: one template per type of event, so that the bytes of an answer are stable.
 
-use super::Story;
+use super::AnswerParts;
 use crate::event::{Entry, Event, Merged, Outcome, Recorded, UnitText};
 use crate::kind::{Method, RelationType, Strategy, TargetType};
 use crate::text;
@@ -22,7 +22,7 @@ pub(super) fn contradicts(recorded: &Recorded) -> bool {
 }
 
 /// Returns what an event of the timeline says.
-pub(super) fn describe(story: &Story<'_, '_>, entry: &Entry) -> String {
+pub(super) fn describe(story: &AnswerParts<'_, '_>, entry: &Entry) -> String {
     match &entry.event {
         Event::Registered { role, .. } => format!("Registered as {role}"),
         Event::Deregistered { agent_id, .. } => format!("Deregistered {agent_id}"),
@@ -97,16 +97,16 @@ fn method_word(method: Method) -> Option<&'static str> {
 }
 
 /// Returns the id of a unit, unless the reader may not see it.
-pub(super) fn named<'a>(story: &Story<'_, '_>, unit: &'a str) -> &'a str {
+pub(super) fn named<'a>(story: &AnswerParts<'_, '_>, unit: &'a str) -> &'a str {
     if story.sees_unit(unit) { unit } else { HIDDEN }
 }
 
 /// Returns the id of a task, unless the reader may not see it.
-fn task<'a>(story: &Story<'_, '_>, task: &'a str) -> &'a str {
+fn task<'a>(story: &AnswerParts<'_, '_>, task: &'a str) -> &'a str {
     if story.sees_task(task) { task } else { HIDDEN }
 }
 
-fn merged_words(story: &Story<'_, '_>, merged: &Merged) -> String {
+fn merged_words(story: &AnswerParts<'_, '_>, merged: &Merged) -> String {
     let winner = merged
         .winner_id
         .as_deref()
@@ -127,7 +127,7 @@ fn merged_words(story: &Story<'_, '_>, merged: &Merged) -> String {
 }
 
 /// Returns the names of the two units of a conflict.
-fn units_of(story: &Story<'_, '_>, conflict: &str) -> String {
+fn units_of(story: &AnswerParts<'_, '_>, conflict: &str) -> String {
     let created = story
         .log
         .conflict_named(conflict)

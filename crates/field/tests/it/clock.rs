@@ -1,9 +1,9 @@
 //! The clock and the log.
 
-use field::{Code, Config, EPOCH_MAX, Entry, Level, Limits, Operation};
+use field::{Code, Config, EPOCH_MAX, Entry, Event, Level, Limits, Operation};
 use serde_json::{Value, json};
 
-use crate::common::{Lab, unit};
+use crate::common::{Lab, related, unit};
 
 fn record_at(lab: &mut Lab, epoch: u64) -> Result<u64, Code> {
     let mut envelope = lab.envelope(Operation::Record, "a", unit("finding", "x", json!({})));
@@ -170,6 +170,70 @@ fn ak_clk_09_one_client_cannot_exhaust_the_clock() {
         record_at(&mut lab, EPOCH_MAX - 1),
         Err(Code::InvalidEnvelope)
     );
+}
+
+/// Below level 2 nothing over the wire shows the log.
+#[test]
+fn ak_clk_04_07_log_01_02_05_07_08_rec_09_the_log_is_kept_at_every_level_from_1() {
+    for level in [Level::Core, Level::Standard, Level::Full] {
+        let mut lab = Lab::with_agents(level, &["a", "b"]);
+        let one = lab.note("a", "a secret", &[]);
+        // From here on the wall clock is an hour behind.
+        lab.now_us -= 3_600_000_000;
+        let unit = |relations: &[(&str, &str)]| {
+            let relations = related(relations);
+            unit("finding", "a secret", json!({"relations": relations}))
+        };
+        let operations = [
+            (
+                Operation::Record,
+                unit(&[("contradicts", &one)]),
+                &["RECORD", "CONFLICT_CREATED"][..],
+            ),
+            (
+                Operation::Record,
+                unit(&[("supersedes", &one)]),
+                &["RECORD"],
+            ),
+            (
+                Operation::Attune,
+                json!({"scope": {"role": "r", "max_units": 9}}),
+                &["ATTUNE"],
+            ),
+            (Operation::Detect, json!({"mode": "list"}), &["DETECT"]),
+            (
+                Operation::Subscribe,
+                json!({"action": "list"}),
+                &["SUBSCRIBE"],
+            ),
+            (
+                Operation::Deregister,
+                json!({"agent_id": "b"}),
+                &["DEREGISTER"],
+            ),
+        ];
+        for (operation, payload, written) in operations {
+            let before = lab.field.log().entries().to_vec();
+            lab.ok(operation, "b", payload);
+            let (past, new) = lab.field.log().entries().split_at(before.len());
+            assert_eq!(past, before, "{operation} changed the past at {level:?}");
+            let types: Vec<&str> = new.iter().map(|entry| entry.event.event_type()).collect();
+            assert_eq!(types, written, "{operation} at {level:?}");
+            let epoch = past.last().unwrap().epoch + 1;
+            assert!(new.iter().all(|entry| entry.epoch == epoch));
+            let bytes = serde_json::to_string(new).unwrap();
+            assert!(!bytes.contains("a secret"), "{bytes}");
+        }
+        let entries = lab.field.log().entries();
+        let Event::Recorded(recorded) = &entries[5].event else {
+            panic!("{:?}", entries[5]);
+        };
+        // What it does to others is part of the entry itself.
+        assert_eq!(recorded.relations[0].target_id, one);
+        assert_eq!(entries[5].event.effects()[0].unit_id, one);
+        assert!(entries[5].at < entries[2].at && entries[5].epoch > entries[2].epoch);
+        assert_eq!(lab.status(&one), "superseded");
+    }
 }
 
 #[test]

@@ -125,10 +125,20 @@ impl Lab {
                     .iter()
                     .map(|(entry, _)| entry.clone())
                     .collect();
-                self.pushed.extend(self.field.notifications(&entries));
+                let pushed = self.field.notifications(&entries, &self.everybody());
+                self.pushed.extend(pushed);
                 Ok(decision.answer)
             }
         }
+    }
+
+    /// The agents that are registered now.
+    pub(crate) fn everybody(&self) -> Vec<String> {
+        let view = self.field.agents_view(None);
+        let agents = view["agents"].as_array().unwrap().iter();
+        agents
+            .map(|agent| agent["id"].as_str().unwrap().to_owned())
+            .collect()
     }
 
     /// What a store does on a purge: texts beside the log go, entries stay.

@@ -995,8 +995,13 @@ fn ak_reg_08_rec_12_mrg_07_sub_02_subscribers_are_notified_of_what_they_asked_fo
     };
     let decision = administer(&lab.field, &act, &fresh).unwrap();
     lab.field.commit(&decision).unwrap();
-    let pushed = lab.field.notifications(&[decision.steps[0].0.clone()]);
+    let pushed = lab
+        .field
+        .notifications(&[decision.steps[0].0.clone()], &lab.everybody());
     assert_eq!(pushed[0].topic().as_str(), "agent.failed");
+    // What nobody listens to is not looked for.
+    let unheard = lab.field.notifications(&[decision.steps[0].0.clone()], &[]);
+    assert_eq!(unheard, []);
 }
 
 #[test]

@@ -58,7 +58,8 @@ fn labels_of_fifty_nodes_do_not_overlap() {
     let mut lab = Lab::with_agents(Level::Standard, &["a"]);
     let mut last = lab.note("a", "start", &[]);
     for number in 1..50 {
-        let content = format!("{number} {}", "long words ".repeat(20));
+        let words = ["long words ", "長い言葉 "][number % 2];
+        let content = format!("{number} {}", words.repeat(20));
         last = lab.unit(
             "a",
             "finding",
@@ -84,10 +85,9 @@ fn labels_of_fifty_nodes_do_not_overlap() {
     let (width, height) = (number(&svg, "width"), number(&svg, "height"));
     for line in labels {
         let text = line.split('>').nth(1).unwrap().split('<').next().unwrap();
-        assert!(
-            number(line, "x") + text.chars().count() * 8 <= width,
-            "{text}"
-        );
+        let columns = |character: char| if character.is_ascii() { 1 } else { 2 };
+        let columns: usize = text.chars().map(columns).sum();
+        assert!(number(line, "x") + columns * 8 <= width, "{text}");
         assert!(number(line, "y") < height);
     }
 }

@@ -1,12 +1,12 @@
 //! RECORD: what is accepted, what is refused, and what it does to others.
 
 use field::{
-    Administration, Code, Config, Detection, Embedding, Event, Level, Limits, Model, Operation,
-    Vector, administer,
+    Administration, Caller, Code, Config, Detection, Embedding, Event, Level, Limits, Model,
+    Operation, Vector, administer,
 };
 use serde_json::{Value, json};
 
-use crate::common::{Lab, related, unit};
+use crate::common::{Lab, key, related, unit};
 
 const RECORD: Operation = Operation::Record;
 
@@ -221,57 +221,61 @@ fn an_agent_may_contradict_itself_and_replace_what_it_contradicts() {
 
 #[test]
 fn ak_rec_13_a_unit_whose_embedding_fails_is_kept_and_enriched_later() {
-    let mut lab = Lab::with_agents(Level::Standard, &["a", "b"]);
-    lab.embedding = Embedding::Failed("the model does not answer".into());
-    let answer = lab.ok(RECORD, "a", unit("finding", "volcano", json!({})));
-    let id = answer["memory_unit_id"].as_str().unwrap().to_owned();
-    assert_eq!(
-        answer["warnings"],
-        json!(["ENRICHMENT_FAILED: the model does not answer"])
-    );
-    assert_eq!(lab.status(&id), "pending_enrichment");
-    assert_eq!(
-        lab.field.pending_enrichment().collect::<Vec<_>>(),
-        [id.as_str()]
-    );
-    assert_eq!(lab.seen_by("b"), [id.as_str()], "it is found by its words");
-    let fresh = lab.fresh();
-    let vector = Vector::quantized(
-        Model {
-            name: "m".into(),
-            sha256: Model::hash_1024().sha256,
-        },
-        &[0.1, 0.9],
-    );
-    let act = Administration::Enrich {
-        unit_id: id.clone(),
-        embedding: Embedding::Given(vector.unwrap()),
-    };
-    let decision = administer(&lab.field, &act, &fresh).unwrap();
-    lab.field.commit(&decision).unwrap();
-    lab.log.extend(decision.steps);
-    assert_eq!(lab.status(&id), "active");
-    assert_eq!(
-        administer(&lab.field, &act, &fresh).unwrap_err().code(),
-        Code::InvalidTransition
-    );
-    assert_eq!(lab.refolded().unit_status(&id), lab.field.unit_status(&id));
+    for level in [Level::Standard, Level::Full] {
+        let mut lab = Lab::with_agents(level, &["a", "b"]);
+        lab.embedding = Embedding::Failed("the model does not answer".into());
+        let answer = lab.ok(RECORD, "a", unit("finding", "volcano", json!({})));
+        let id = answer["memory_unit_id"].as_str().unwrap().to_owned();
+        assert_eq!(
+            answer["warnings"],
+            json!(["ENRICHMENT_FAILED: the model does not answer"])
+        );
+        assert_eq!(lab.status(&id), "pending_enrichment");
+        assert_eq!(
+            lab.field.pending_enrichment().collect::<Vec<_>>(),
+            [id.as_str()]
+        );
+        assert_eq!(lab.seen_by("b"), [id.as_str()], "it is found by its words");
+        let fresh = lab.fresh();
+        let vector = Vector::quantized(
+            Model {
+                name: "m".into(),
+                sha256: Model::hash_1024().sha256,
+            },
+            &[0.1, 0.9],
+        );
+        let act = Administration::Enrich {
+            unit_id: id.clone(),
+            embedding: Embedding::Given(vector.unwrap()),
+        };
+        let decision = administer(&lab.field, &act, &fresh).unwrap();
+        lab.field.commit(&decision).unwrap();
+        lab.log.extend(decision.steps);
+        assert_eq!(lab.status(&id), "active");
+        assert_eq!(
+            administer(&lab.field, &act, &fresh).unwrap_err().code(),
+            Code::InvalidTransition
+        );
+        assert_eq!(lab.refolded().unit_status(&id), lab.field.unit_status(&id));
+    }
 }
 
 #[test]
 fn ak_rec_14_late_detection_is_deferred() {
-    let mut lab = Lab::with_agents(Level::Standard, &["a"]);
-    lab.detection = Detection::Late;
-    let more = json!({"intent": {"purpose": "p", "task_id": "t"}});
-    let answer = lab.ok(RECORD, "a", unit("finding", "x", more));
-    assert_eq!(answer["conflict_detection"], "deferred");
-    assert_eq!(answer["conflicts_detected"], json!([]));
-    assert!(
-        answer["warnings"][0]
-            .as_str()
-            .unwrap()
-            .starts_with("DETECTION_TIMEOUT:")
-    );
+    for level in [Level::Standard, Level::Full] {
+        let mut lab = Lab::with_agents(level, &["a"]);
+        lab.detection = Detection::Late;
+        let more = json!({"intent": {"purpose": "p", "task_id": "t"}});
+        let answer = lab.ok(RECORD, "a", unit("finding", "x", more));
+        assert_eq!(answer["conflict_detection"], "deferred");
+        assert_eq!(answer["conflicts_detected"], json!([]));
+        assert!(
+            answer["warnings"][0]
+                .as_str()
+                .unwrap()
+                .starts_with("DETECTION_TIMEOUT:")
+        );
+    }
 }
 
 #[test]
@@ -314,41 +318,85 @@ fn ak_rec_15_a_draft_replaces_nothing_but_drafts_of_its_author() {
 
 #[test]
 fn ak_rec_16_units_are_retracted_by_their_author_or_the_operator() {
-    let mut lab = Lab::with_agents(Level::Core, &["a", "b"]);
-    let (one, two) = (lab.note("a", "x", &[]), lab.note("a", "y", &[]));
-    lab.note("a", "z", &[("supersedes", &two)]);
-    let fresh = lab.fresh();
-    let act = |agent: &str, authority, unit: &str, reason: &str| Administration::Retract {
+    let act = |agent: &str, ceiling, unit: &str, reason: &str| Administration::Retract {
+        caller: Some(key("k", ceiling)),
         agent_id: agent.into(),
-        authority,
         unit_id: unit.into(),
         reason: reason.into(),
     };
-    for (act, code) in [
-        (act("b", 8, &one, "r"), Code::Forbidden),
-        (act("a", 2, &one, "r"), Code::Forbidden),
-        (act("a", 4, &two, "r"), Code::InvalidTransition),
-        (act("a", 4, "none", "r"), Code::UnitNotFound),
-        (act("a", 4, &one, " "), Code::InvalidRequest),
-        (act("c", 10, &one, "r"), Code::AgentNotRegistered),
-    ] {
+    for level in [Level::Core, Level::Standard, Level::Full] {
+        let mut lab = Lab::with_agents(level, &["a", "b"]);
+        lab.join("op", 10);
+        let (one, two) = (lab.note("a", "x", &[]), lab.note("a", "y", &[]));
+        lab.note("a", "z", &[("supersedes", &two)]);
+        let fresh = lab.fresh();
+        let foreign = Administration::Retract {
+            caller: Some(Caller {
+                agents: vec!["b".into()],
+                ..key("k", 10)
+            }),
+            agent_id: "a".into(),
+            unit_id: one.clone(),
+            reason: "r".into(),
+        };
+        for (act, code) in [
+            (act("b", 8, &one, "r"), Code::Forbidden),
+            (act("a", 2, &one, "r"), Code::Forbidden),
+            (foreign, Code::Forbidden),
+            (act("a", 4, &two, "r"), Code::InvalidTransition),
+            (act("a", 4, "none", "r"), Code::UnitNotFound),
+            (act("a", 4, &one, " "), Code::InvalidRequest),
+            (act("c", 10, &one, "r"), Code::AgentNotRegistered),
+        ] {
+            assert_eq!(
+                administer(&lab.field, &act, &fresh).unwrap_err().code(),
+                code,
+                "{act:?} at {level:?}"
+            );
+        }
+        let decision =
+            administer(&lab.field, &act("a", 4, &one, "measured wrong"), &fresh).unwrap();
+        lab.field.commit(&decision).unwrap();
+        assert_eq!(decision.steps[0].0.event.event_type(), "UNIT_RETRACTED");
+        assert_eq!(lab.status(&one), "retracted");
+        assert!(!lab.seen_by("b").contains(&one));
+        let again = administer(&lab.field, &act("op", 10, &one, "r"), &fresh);
         assert_eq!(
-            administer(&lab.field, &act, &fresh).unwrap_err().code(),
-            code,
-            "{act:?}"
+            again.unwrap_err().code(),
+            Code::InvalidTransition,
+            "retracted is final"
         );
     }
-    let decision = administer(&lab.field, &act("a", 4, &one, "measured wrong"), &fresh).unwrap();
+    let lab = Lab::with_agents(Level::Starter, &["a"]);
+    let fresh = Lab::at(Level::Starter).fresh();
+    let refused = administer(&lab.field, &act("a", 10, "none", "r"), &fresh);
+    assert_eq!(refused.unwrap_err().code(), Code::UnsupportedOperation);
+}
+
+#[test]
+fn why_a_unit_of_a_session_was_retracted_is_for_its_members() {
+    let mut lab = Lab::with_agents(Level::Full, &["a", "b"]);
+    let session = json!({"action": "create", "session": {"id": "s", "goal": "g"}});
+    lab.ok(Operation::Session, "a", session);
+    lab.session = Some("s".into());
+    let one = lab.note("a", "x", &[]);
+    lab.session = None;
+    let act = |agent: &str| Administration::Retract {
+        caller: Some(key("k", 10)),
+        agent_id: agent.into(),
+        unit_id: one.clone(),
+        reason: "a secret reason".into(),
+    };
+    let fresh = lab.fresh();
+    let hidden = administer(&lab.field, &act("b"), &fresh);
+    assert_eq!(hidden.unwrap_err().code(), Code::UnitNotFound);
+    let decision = administer(&lab.field, &act("a"), &fresh).unwrap();
     lab.field.commit(&decision).unwrap();
-    assert_eq!(decision.steps[0].0.event.event_type(), "UNIT_RETRACTED");
-    assert_eq!(lab.status(&one), "retracted");
-    assert!(!lab.seen_by("b").contains(&one));
-    let again = administer(&lab.field, &act("b", 10, &one, "r"), &fresh);
-    assert_eq!(
-        again.unwrap_err().code(),
-        Code::InvalidTransition,
-        "retracted is final"
-    );
+    let payload = json!({"target_type": "memory_unit", "target_id": one, "depth": "full_trace"});
+    let told = lab.ok(Operation::Replay, "b", payload.clone()).to_string();
+    assert!(!told.contains("secret"), "{told}");
+    let told = lab.ok(Operation::Replay, "a", payload).to_string();
+    assert!(told.contains("Retracted: a secret reason"), "{told}");
 }
 
 #[test]

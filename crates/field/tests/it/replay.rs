@@ -457,8 +457,8 @@ fn retractions_and_enrichments_belong_to_the_chain() {
             embedding: field::Embedding::BuiltIn,
         },
         Administration::Retract {
+            caller: lab.caller.clone(),
             agent_id: "a".into(),
-            authority: 4,
             unit_id: unit.clone(),
             reason: "wrong".into(),
         },

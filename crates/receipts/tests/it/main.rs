@@ -18,18 +18,3 @@ mod stream;
 mod trust;
 mod vectors;
 mod verify;
-
-#[test]
-#[expect(clippy::disallowed_methods, reason = "the folder of the tests")]
-fn no_file_of_this_folder_is_forgotten() {
-    let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/it");
-    let main = include_str!("main.rs");
-    for entry in std::fs::read_dir(folder).unwrap() {
-        let name = entry.unwrap().file_name().into_string().unwrap();
-        let module = name.strip_suffix(".rs").unwrap();
-        assert!(
-            module == "main" || main.contains(&format!("mod {module};")),
-            "{name}"
-        );
-    }
-}

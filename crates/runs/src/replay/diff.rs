@@ -3,14 +3,14 @@
 //!
 //! Pure, over two sealed logs. A replay and its source are laid side by side by the ids that the replay's events carry;
 //! other runs by effect keys and by the order of each kind of event. Ids, positions and times of a run are its own and
-//! no difference, and neither are provider bookkeeping fields (`same.rs`); a time that a request changed is one.
+//! no difference, and neither are provider bookkeeping fields (`ignored.rs`); a time that a request changed is one.
 //! Pieces of streamed text are not compared: the whole answer is.
 
 mod align;
-pub(super) mod asked;
 mod change;
 mod effects;
-mod same;
+mod ignored;
+pub(super) mod requests;
 mod text;
 
 use canon::{Digest, Map, Value};
@@ -23,7 +23,7 @@ use super::source::Source;
 use crate::workflow::{Registry, Start};
 use align::Aligned;
 use change::members;
-use same::Comparison;
+use ignored::Comparison;
 
 pub use change::Change;
 pub use effects::{Digests, Effect};
@@ -53,7 +53,7 @@ pub struct Diff {
     /// The second run.
     pub b: Run,
     /// Where they part.
-    pub first_divergence: Option<Parting>,
+    pub first_divergence: Option<FirstDifference>,
     /// What they were given differently.
     pub inputs: Vec<Change>,
     /// What they asked or were answered differently, in the order of the first run.
@@ -137,7 +137,7 @@ pub struct UsageDifference {
 
 /// The first place where two runs differ.
 #[derive(Debug, Clone, PartialEq, Serialize)]
-pub struct Parting {
+pub struct FirstDifference {
     /// How.
     pub what: How,
     /// The event of the first run.

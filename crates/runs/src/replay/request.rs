@@ -7,6 +7,7 @@ use domain::{BLOB_MEMBER, INLINE_BYTES_MAX, Visibility, pruned_digest};
 use serde::{Deserialize, Serialize};
 use serde_json::json;
 
+use super::keys;
 use super::source::{LIFECYCLE_KEYS, Source};
 
 /// How a replay treats its record.
@@ -539,20 +540,11 @@ fn refresh_from(
 }
 
 /// The kinds of override that fit a key.
-fn fitting_kinds(key: &str) -> Option<&'static [&'static str]> {
-    let (prefix, rest) = key.split_once(':')?;
-    if rest.is_empty() {
-        return None;
-    }
-    Some(match prefix {
-        "llm" => &["llm_provider_response"],
-        "mcp" => &["mcp_tool_return"],
-        "secret" => &["secret_value"],
-        "time" => &["time"],
-        "host" if rest.starts_with("checkpoint:") => &["checkpoint_value"],
-        "host" => &["host_fact", "tool_result", "checkpoint_value"],
-        "event" => &["event_payload"],
-        _ => return None,
+fn fitting_kinds(key: &str) -> Option<Vec<&'static str>> {
+    Some(match keys::kind_of(key)? {
+        // What the host says may be stated as any of its kinds.
+        "host_fact" | "tool_result" => vec!["host_fact", "tool_result", "checkpoint_value"],
+        kind => vec![kind],
     })
 }
 

@@ -9,8 +9,8 @@ mod canceled;
 mod effects;
 mod emit;
 mod end;
+mod notes;
 mod overrides;
-mod tell;
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::fmt;

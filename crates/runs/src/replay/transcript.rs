@@ -10,7 +10,7 @@ use canon::{Digest, Map, Value, jcs, sha256};
 use domain::{Event, Kind, Status, TaskId, Timestamp};
 use serde::Serialize;
 
-use super::diff::asked::{Asked, asked, is_told_openly};
+use super::diff::requests::{Asked, asked, is_told_openly};
 use super::diff::{Reveal, Usage, answer, failure, is_given_openly, usage};
 use super::keys::readable;
 use super::source::{Places, Source};

@@ -147,7 +147,7 @@ enum Waits {
     /// Nothing yet.
     Start,
     /// The list of tools, and what the Session remembers.
-    Surroundings,
+    HostFacts,
     /// Handles of the secrets that tools need.
     Secrets,
     /// The model.
@@ -475,7 +475,7 @@ impl Loop {
         let interrupted = || results.iter().any(|answer| answer.interruption().is_some());
         match std::mem::replace(&mut self.waits, Waits::Start) {
             Waits::Start => self.begin(),
-            Waits::Surroundings => self.surroundings(results),
+            Waits::HostFacts => self.surroundings(results),
             Waits::Secrets => match results.iter().find(|answer| !answer.ok) {
                 Some(refused) => broken(
                     "secret_unavailable",

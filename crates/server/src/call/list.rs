@@ -2,7 +2,7 @@
 
 use canon::Value;
 use domain::{Document, Position, ResourceKind, State, Timestamp};
-use engine::{ListRequest, Look, Order, Page, View};
+use engine::{Filters, ListRequest, Look, Order, Page, View};
 use serde_json::json;
 use wire::Cursor;
 use wire::openapi::Operation;
@@ -14,14 +14,6 @@ use crate::failure::{Failure, Reply};
 /// How many items a list has at most, and when nothing is said.
 const LIMIT_MAX: usize = 200;
 const LIMIT_DEFAULT: usize = 50;
-
-/// What a list is narrowed to.
-#[derive(Debug, Default)]
-pub(crate) struct Filters {
-    pub(crate) workspace_id: Option<String>,
-    pub(crate) session_id: Option<String>,
-    pub(crate) task_id: Option<String>,
-}
 
 /// Refuses a filter that a list does not have: what is narrowed by nothing would look like an answer.
 pub(super) fn known_filters(
@@ -147,9 +139,7 @@ impl Call {
         }
         let request = ListRequest {
             kind,
-            workspace_id: filters.workspace_id,
-            session_id: filters.session_id,
-            task_id: filters.task_id,
+            filters,
             after: Position(self.cursor()?.0),
             limit: self.limit()?,
         };
@@ -171,9 +161,7 @@ impl Call {
     pub(crate) async fn page(&self, kind: ResourceKind, filters: Filters) -> Reply {
         let request = ListRequest {
             kind,
-            workspace_id: filters.workspace_id,
-            session_id: filters.session_id,
-            task_id: filters.task_id,
+            filters,
             after: Position(self.cursor()?.0),
             limit: self.limit()?,
         };

@@ -1,9 +1,9 @@
 //! Events: by id, in ranges, and as streams. Bytes go out as they were stored (AP-EVT-07).
 
-use engine::EventRange;
+use engine::{EventRange, Filters};
 
 use super::Routes;
-use crate::call::{Call, Filters, json_bytes};
+use crate::call::{Call, json_bytes};
 use crate::failure::{Failure, Reply};
 use crate::sse;
 
@@ -36,9 +36,7 @@ fn of_task(call: &Call) -> Filters {
 
 fn range(filters: Filters, after_event_id: Option<String>, limit: usize) -> EventRange {
     EventRange {
-        workspace_id: filters.workspace_id,
-        session_id: filters.session_id,
-        task_id: filters.task_id,
+        filters,
         after_event_id,
         limit,
     }

@@ -7,7 +7,7 @@ use axum::extract::ws::{WebSocketUpgrade, rejection::WebSocketUpgradeRejection};
 use axum::extract::{Request, State};
 use axum::http::{StatusCode, header};
 use axum::response::{IntoResponse, Response};
-use engine::{Caller, FieldRefused, FieldStream, FieldView};
+use engine::{Caller, FieldRefused, FieldStream, FieldView, Retraction};
 use field::{Code, Envelope, Operation, Refusal, TargetType};
 
 use super::Routes;
@@ -42,6 +42,7 @@ pub(super) fn routes(routes: Routes) -> Routes {
         post "handoff" message
         post "coordinate" message
         post "session" message
+        post "field/retract" retract
         get "field/status" status
         get "field/graph" graph
         get "notifications" notifications
@@ -145,11 +146,46 @@ async fn listening(call: &Call) -> Result<Result<FieldStream, FieldRefused>, Fai
     Ok(engine.field_stream(&call.caller, name(call)?, agent).await)
 }
 
-/// Reads the envelope, without the caller's own credential where it should be in it.
+/// Takes a unit back.
+async fn retract(mut call: Call) -> Reply {
+    let value = match read_json(&mut call, None).await? {
+        Ok(value) => value,
+        Err(refusal) => return Ok(memory::refused(&refusal)),
+    };
+    let known = ["agent_id", "unit_id", "reason"];
+    let texts = known.map(|name| value.get(name).and_then(canon::Value::as_str));
+    let ([Some(agent_id), Some(unit_id), Some(reason)], Some(3)) =
+        (texts, value.as_object().map(canon::Map::len))
+    else {
+        let message = "`agent_id`, `unit_id` and `reason` are needed as texts, and nothing else";
+        let refusal = Refusal::new(Code::InvalidRequest, message, None);
+        return Ok(memory::refused(&refusal));
+    };
+    let retraction = Retraction {
+        agent_id: agent_id.to_owned(),
+        unit_id: unit_id.to_owned(),
+        reason: reason.to_owned(),
+    };
+    let engine = &call.app.engine;
+    let field = name(&call)?;
+    let answer = engine.retract_unit(&call.caller, field, retraction).await;
+    shown(answer.map(|answer| call::ok(&answer)))
+}
+
+/// Reads the envelope.
 async fn read(
     call: &mut Call,
     operation: Option<Operation>,
 ) -> Result<Result<Envelope, Refusal>, Failure> {
+    let value = read_json(call, operation).await?;
+    Ok(value.and_then(|value| Envelope::from_json(&value, operation)))
+}
+
+/// Reads the body, without the caller's own credential where it should be in it.
+async fn read_json(
+    call: &mut Call,
+    operation: Option<Operation>,
+) -> Result<Result<canon::Value, Refusal>, Failure> {
     let limits = call.app.engine.fields().limits.clone();
     if call
         .header("content-type")
@@ -170,7 +206,7 @@ async fn read(
     if let (Some(key), Some(members)) = (gate::presented(call.headers()), value.as_object_mut()) {
         gate::redact(members, key);
     }
-    Ok(Envelope::from_json(&value, operation))
+    Ok(Ok(value))
 }
 
 fn is_json(given: &str) -> bool {

@@ -1,10 +1,11 @@
 //! What Tasks wait for, and the permission policy that this server does not have yet.
 
 use domain::ResourceKind;
+use engine::Filters;
 use wire::card;
 
 use super::{Routes, write};
-use crate::call::{Call, Filters, ok};
+use crate::call::{Call, ok};
 use crate::failure::{Failure, Reply};
 
 pub(super) fn routes(routes: Routes) -> Routes {

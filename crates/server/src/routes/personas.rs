@@ -1,9 +1,10 @@
 //! Personas: the agents that Tasks run under.
 
 use domain::ResourceKind;
+use engine::Filters;
 
 use super::{Routes, write};
-use crate::call::{Call, Filters};
+use crate::call::Call;
 use crate::failure::Reply;
 
 pub(super) fn routes(routes: Routes) -> Routes {

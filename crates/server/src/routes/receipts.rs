@@ -5,7 +5,7 @@ use axum::response::{IntoResponse, Response};
 use canon::{Integers, Value};
 use domain::{Position, ResourceKind, State};
 use engine::port::Clock;
-use engine::{ListRequest, ReceiptForm, Refused, VerifyRequest};
+use engine::{Filters, ListRequest, ReceiptForm, Refused, VerifyRequest};
 use receipts::{Receipt, cbor};
 use wire::Cursor;
 use wire::receipt::{self as wired, MEDIA_TYPE, MEDIA_TYPE_CBOR};
@@ -37,9 +37,10 @@ fn superset(form: &ReceiptForm) -> Value {
 async fn list_of_task(call: Call) -> Reply {
     let request = ListRequest {
         kind: ResourceKind::Receipt,
-        workspace_id: None,
-        session_id: None,
-        task_id: Some(call.param("task_id").to_owned()),
+        filters: Filters {
+            task_id: Some(call.param("task_id").to_owned()),
+            ..Filters::default()
+        },
         after: Position(call.cursor()?.0),
         limit: call.limit()?,
     };

@@ -1,10 +1,11 @@
 //! Workspaces and their files. No Workspace has files yet: a root is a name (AP-WS-02).
 
 use domain::ResourceKind;
+use engine::Filters;
 use wire::decode::{self, Members};
 
 use super::{Routes, write};
-use crate::call::{Call, Filters};
+use crate::call::Call;
 use crate::failure::{Failure, Reply};
 
 pub(super) fn routes(routes: Routes) -> Routes {

@@ -513,3 +513,89 @@ async fn a_websocket_client_that_takes_nothing_is_cut_off_and_holds_nobody_up() 
     }
     assert!(taken < SUBSCRIPTIONS * NOTES, "{taken}");
 }
+
+#[tokio::test]
+async fn ak_rec_16_a_unit_is_taken_back_by_its_author_or_the_operator() {
+    let server = Server::start().await;
+    for (text, scopes) in [
+        ("rk_write", &["field:write"][..]),
+        ("rk_other", &["field:write"]),
+    ] {
+        server.add_key(key(text, text, scopes, None)).await;
+    }
+    let memory = Memory::at(&server);
+    let op = json!({"id": "op", "role": "operator", "authority": 10});
+    memory.ok("register", "op", op).await;
+    let [write, other] = ["rk_write", "rk_other"].map(|key| memory.with_key(key));
+    write.join("ann").await;
+    other.join("bob").await;
+    let [one, two] = [
+        id_of(&write.note("ann", "It holds", json!({})).await),
+        id_of(&write.note("ann", "It does", json!({})).await),
+    ];
+    let retraction =
+        |agent: &str, unit: &str| json!({"agent_id": agent, "unit_id": unit, "reason": "wrong"});
+    let path = "field/retract";
+    let mut misspelt = retraction("ann", &one);
+    misspelt["why"] = json!("wrong");
+    let null = Value::Null;
+    for (by, body, status, code) in [
+        (&write, misspelt, 400, "INVALID_REQUEST"),
+        (&write, json!([]), 400, "INVALID_REQUEST"),
+        (&write, json!({"agent_id": "ann"}), 400, "INVALID_REQUEST"),
+        (&write, retraction("ann", "none"), 404, "UNIT_NOT_FOUND"),
+        (&other, retraction("ann", &one), 403, "FORBIDDEN"),
+        (&other, retraction("bob", &one), 403, "FORBIDDEN"),
+        (&other, retraction("eve", &one), 403, "AGENT_NOT_REGISTERED"),
+        (&write, retraction("persona_x", &one), 403, "FORBIDDEN"),
+    ] {
+        refused(&by.post(path, &body).await, status, code, null.clone());
+    }
+    for (by, agent, unit) in [(&write, "ann", &one), (&memory, "op", &two)] {
+        let (status, body) = by.post(path, &retraction(agent, unit)).await;
+        assert_eq!((status, &body["status"]), (200, &json!("ok")), "{body}");
+        let again = by.post(path, &retraction(agent, unit)).await;
+        refused(&again, 409, "INVALID_TRANSITION", null.clone());
+    }
+    let scope = json!({"scope": {"role": "r", "max_units": 9}});
+    let seen = other.ok("attune", "bob", scope).await;
+    assert_eq!(seen["record"], json!([]));
+    let told = other
+        .ok("replay", "bob", replay_of("memory_unit", &one))
+        .await;
+    assert_eq!(told["timeline"][1]["event_type"], "UNIT_RETRACTED");
+    assert_eq!(told["timeline"][1]["description"], "Retracted: wrong");
+}
+
+/// R-01: a key may name the agents that it acts for.
+#[tokio::test]
+async fn ak_sec_02_a_key_that_names_its_agents_acts_for_these_whoever_registered_them() {
+    let server = Server::start().await;
+    for (text, scopes) in [
+        ("rk_write", &["field:write"][..]),
+        ("rk_named", &["field:write", "agent:ann", "agent:team-*"]),
+    ] {
+        server.add_key(key(text, text, scopes, None)).await;
+    }
+    let memory = Memory::at(&server);
+    memory.join("root").await;
+    let [write, named] = ["rk_write", "rk_named"].map(|key| memory.with_key(key));
+    for agent in ["ann", "bob"] {
+        write.join(agent).await;
+    }
+    named.join("team-1").await;
+    named.note("ann", "It holds", json!({})).await;
+    named.note("team-1", "It does", json!({})).await;
+    for (agent, operation) in [("bob", "record"), ("free", "register")] {
+        let payload = match operation {
+            "record" => unit("x", json!({})),
+            _ => json!({"id": agent, "role": "r"}),
+        };
+        let got = named.send(operation, agent, payload).await;
+        refused(&got, 403, "FORBIDDEN", json!(operation.to_uppercase()));
+    }
+    // Others keep theirs.
+    write.note("ann", "Still", json!({})).await;
+    let got = write.send("record", "team-1", unit("x", json!({}))).await;
+    refused(&got, 403, "FORBIDDEN", json!("RECORD"));
+}

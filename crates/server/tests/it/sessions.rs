@@ -57,41 +57,6 @@ async fn c_33_a_session_without_a_workspace_is_local() {
 }
 
 #[tokio::test]
-async fn ap_sess_03_concurrent_messages_have_one_order() {
-    let server = Server::start().await;
-    let api = server.client();
-    let session = api.session().await;
-    let path = format!("/v1/sessions/{session}/messages");
-    let sending = (0..50).map(|number| {
-        let (api, path) = (api.clone(), path.clone());
-        tokio::spawn(async move { api.post(&path, message(&number.to_string())).await })
-    });
-    for sent in sending.collect::<Vec<_>>() {
-        assert_eq!(sent.await.unwrap().0, 201);
-    }
-    let (_, list) = api.get(&format!("{path}?limit=200")).await;
-    assert_eq!(texts(&list).len(), 50);
-    assert_eq!(api.get(&format!("{path}?limit=200")).await.1, list);
-    let (_, events) = api
-        .get(&format!("/v1/sessions/{session}/events?limit=200"))
-        .await;
-    let appended: Vec<&Value> = events["data"]
-        .as_array()
-        .unwrap()
-        .iter()
-        .filter(|event| event["event"] == "session.message_appended")
-        .map(|event| &event["payload"]["message_id"])
-        .collect();
-    let listed: Vec<&Value> = list["data"]
-        .as_array()
-        .unwrap()
-        .iter()
-        .map(|one| &one["id"])
-        .collect();
-    assert_eq!(appended, listed);
-}
-
-#[tokio::test]
 async fn ap_sess_05_06_07_11_fork_then_truncate() {
     let server = Server::start().await;
     let api = server.client();
@@ -143,28 +108,6 @@ async fn ap_sess_05_06_07_11_fork_then_truncate() {
         )
         .await;
     refused(&lost, 404, "resource_not_found", Some("at_event_id"));
-}
-
-#[tokio::test]
-async fn ap_sess_08_closing_is_final_and_repeatable() {
-    let server = Server::start().await;
-    let api = server.client();
-    let session = api.session().await;
-    let path = format!("/v1/sessions/{session}");
-    let (status, closed) = api
-        .send(api.request("POST", &format!("{path}/close")))
-        .await;
-    assert_eq!((status, &closed["state"]), (200, &json!("CLOSED")));
-    let again = api.post(&format!("{path}/close"), json!({})).await;
-    assert_eq!(again, (200, closed));
-    let append = api.post(&format!("{path}/messages"), message("late")).await;
-    refused(&append, 409, "conflict", None);
-    let submit = api
-        .post(&format!("{path}/tasks"), json!({"input": {}}))
-        .await;
-    refused(&submit, 409, "conflict", None);
-    let events = api.text(&format!("{path}/events")).await;
-    assert_eq!(events.matches("session.closed").count(), 1);
 }
 
 #[tokio::test]

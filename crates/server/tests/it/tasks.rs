@@ -86,33 +86,6 @@ async fn ap_task_05_06_07_where_the_session_and_the_input_come_from() {
 }
 
 #[tokio::test]
-async fn ap_task_08_lists_and_filters() {
-    let server = Server::start().await;
-    let api = server.client();
-    let (one, two) = (api.session().await, api.session().await);
-    let first = api.task(&one, "agent").await;
-    let second = api.task(&two, "agent").await;
-    let ids = |list: &Value| {
-        list["data"]
-            .as_array()
-            .unwrap()
-            .iter()
-            .map(id)
-            .collect::<Vec<_>>()
-    };
-    let (_, all) = api.get("/v1/tasks").await;
-    assert_eq!(ids(&all), [id(&first), id(&second)]);
-    let (_, of_one) = api
-        .get(&format!(
-            "/v1/tasks?session_id={one}&workspace_id=workspace_local"
-        ))
-        .await;
-    assert_eq!(ids(&of_one), [id(&first)]);
-    let (_, of_two) = api.get(&format!("/v1/sessions/{two}/tasks")).await;
-    assert_eq!(ids(&of_two), [id(&second)]);
-}
-
-#[tokio::test]
 async fn ap_life_06_07_08_cancel_once_again_and_too_late() {
     let server = Server::start().await;
     let api = server.client();

@@ -36,17 +36,3 @@ mod repair;
 mod sharing;
 #[cfg(test)]
 mod suite;
-
-#[test]
-fn no_file_of_this_folder_is_forgotten() {
-    let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/it");
-    let listed = include_str!("main.rs");
-    for file in std::fs::read_dir(folder).unwrap() {
-        let name = file.unwrap().file_name().into_string().unwrap();
-        let module = name.trim_end_matches(".rs");
-        assert!(
-            module == "main" || listed.contains(&format!("\nmod {module};\n")),
-            "{name}"
-        );
-    }
-}

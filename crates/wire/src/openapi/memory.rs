@@ -58,6 +58,7 @@ operations! {
     "post" "handoff"      200 "handOffTask"      "handOffTaskInField"     AnyObject;
     "post" "coordinate"   200 "coordinateTask"   "coordinateTaskInField"  AnyObject;
     "post" "session"      200 "changeSession"    "changeSessionInField"   AnyObject;
+    "post" "field/retract" 200 "retractUnit"     "retractUnitInField"     AnyObject;
     "get"  "field/status" 200 "getFieldStatus"   "getFieldStatusByName"   AnyObject;
     "get"  "field/graph"  200 "getReasonGraph"   "getReasonGraphInField"  PlainText;
     "get"  "notifications" 200 "streamNotifications" "streamNotificationsOfField" Stream;

@@ -209,6 +209,21 @@ pub(crate) struct ReplayArgs {
     pub(super) speaker: Speaker,
 }
 
+/// `reprise field retract`
+#[derive(Debug, Args)]
+pub(crate) struct RetractArgs {
+    /// The unit
+    pub(super) unit: String,
+    /// The agent that takes it back
+    #[arg(long, value_name = "AGENT")]
+    pub(super) agent: String,
+    /// Why; it stays in the log
+    #[arg(long, value_name = "TEXT")]
+    pub(super) reason: String,
+    #[command(flatten)]
+    pub(super) place: Place,
+}
+
 /// `reprise field compact`
 #[derive(Debug, Args)]
 pub(crate) struct CompactArgs {

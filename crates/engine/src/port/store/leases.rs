@@ -31,7 +31,10 @@ pub trait LeaseStore: Send + Sync {
 
     /// Takes those of the wanted leases that nobody holds, or only somebody who is late, each with a new epoch. Returns what was
     /// taken; a holder that is late itself gets nothing.
-    fn claim(&self, wanted: Wanted) -> BoxFuture<'_, Result<Vec<(LeaseName, u64)>, StoreFault>>;
+    fn claim(
+        &self,
+        wanted: LeaseRequest,
+    ) -> BoxFuture<'_, Result<Vec<(LeaseName, u64)>, StoreFault>>;
 
     /// Gives everything back that a holder has, and forgets it.
     fn leave(&self, holder: Box<str>) -> BoxFuture<'_, Result<(), StoreFault>>;
@@ -81,7 +84,7 @@ impl Heartbeat {
 
 /// Leases that a holder wants.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Wanted {
+pub struct LeaseRequest {
     /// Who wants them.
     pub holder: Box<str>,
     /// What its clock says.

@@ -8,7 +8,7 @@ use domain::{Position, Timestamp};
 
 use super::model::bare;
 use super::{Model, Subject, wait};
-use crate::port::{CommitError, Fence, Heartbeat, SealedTurn, Store, Wanted, Whose};
+use crate::port::{CommitError, Fence, Heartbeat, LeaseRequest, SealedTurn, Store, Whose};
 
 const SECOND: i64 = 1_000_000;
 const START: i64 = 1_800_000_000 * SECOND;
@@ -27,7 +27,7 @@ pub(super) fn beat(store: &dyn Store, holder: &str, at: i64) -> Held {
 }
 
 pub(super) fn claim(store: &dyn Store, holder: &str, at: i64, leases: &Held) -> Held {
-    let wanted = Wanted {
+    let wanted = LeaseRequest {
         holder: holder.into(),
         now: Timestamp::from_micros(START + at * SECOND),
         leases: leases.clone(),

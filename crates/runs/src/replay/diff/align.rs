@@ -7,8 +7,8 @@ use domain::{Event, InDiff, Kind};
 use serde_json::json;
 
 use super::effects::{Replaced, Side};
-use super::same::Comparison;
-use super::{How, Parting, Place, Relation, replay_of};
+use super::ignored::Comparison;
+use super::{FirstDifference, How, Place, Relation, replay_of};
 use crate::message_text;
 use crate::replay::source::Source;
 
@@ -59,7 +59,7 @@ impl<'a> Aligned<'a> {
         }
     }
 
-    pub(super) fn first_divergence(&self, comparison: &Comparison<'_>) -> Option<Parting> {
+    pub(super) fn first_divergence(&self, comparison: &Comparison<'_>) -> Option<FirstDifference> {
         self.pairs.iter().find_map(|(a, b)| {
             let (what, members) = match (a, b) {
                 (Some(a), Some(b)) => {
@@ -82,7 +82,7 @@ impl<'a> Aligned<'a> {
             let items = || [b, a].into_iter().flatten();
             let mut marks = items().filter_map(|item| item.event.replay.as_ref());
             let time_key = items().find_map(|item| item.time_key);
-            Some(Parting {
+            Some(FirstDifference {
                 what,
                 a: a.as_ref().map(Item::place),
                 b: b.as_ref().map(Item::place),

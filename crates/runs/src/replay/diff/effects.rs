@@ -8,9 +8,9 @@ use serde::Serialize;
 use serde_json::json;
 
 use super::align::Aligned;
-use super::asked::{Asked, checkpoint_states, is_told_openly};
 use super::change::{self, Change, members};
-use super::same::{self, Comparison};
+use super::ignored::{self, Comparison};
+use super::requests::{Asked, checkpoint_states, is_told_openly};
 use super::text::TextDiff;
 use super::{How, Reveal, applied, is_public};
 use crate::message_text;
@@ -137,7 +137,7 @@ fn request_changes(comparison: &Comparison<'_>, key: &str) -> Vec<Change> {
     let asked = |side: &BTreeMap<String, Asked>| {
         let asked = side.get(key).filter(|asked| asked.matches)?;
         let is_told = comparison.reveal == Reveal::All || asked.is_open;
-        is_told.then(|| same::request(&asked.wanted))
+        is_told.then(|| ignored::request(&asked.wanted))
     };
     let (Some(mut a), Some(mut b)) = (asked(&comparison.asked_a), asked(&comparison.asked_b))
     else {
@@ -301,7 +301,7 @@ impl<'a> Side<'a> {
             return None;
         }
         let answer = self.source.answer(self.recorded?)?;
-        Some(same::answer(self.key, &answer.value))
+        Some(ignored::answer(self.key, &answer.value))
     }
 
     fn overridden(&self) -> bool {

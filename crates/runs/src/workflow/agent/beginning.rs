@@ -52,7 +52,7 @@ impl Loop {
         if effects.is_empty() {
             return self.open(&[], Vec::new());
         }
-        self.waits = Waits::Surroundings;
+        self.waits = Waits::HostFacts;
         Step::Request {
             notes: Vec::new(),
             checkpoint: false,

@@ -147,12 +147,12 @@ pub(super) struct Call {
     pub(super) attempt: Option<u64>,
     /// What it gave.
     pub(super) result: Option<EffectAnswer>,
-    fate: Fate,
+    fate: CallDecision,
 }
 
 /// What becomes of a call.
 #[derive(Debug)]
-enum Fate {
+enum CallDecision {
     /// It is performed, perhaps after somebody consented.
     Performed { effect: Box<Wanted>, asks: bool },
     /// It is not performed, and the model is told why.
@@ -180,7 +180,7 @@ impl Call {
             arguments,
             attempt: None,
             result: None,
-            fate: Fate::Refused { denied, why },
+            fate: CallDecision::Refused { denied, why },
         };
         let refused = |why: String, arguments: Value| not_made(false, why, arguments);
         // Read strictly: what they hold goes into events, and must mean the same to everybody.
@@ -225,7 +225,7 @@ impl Call {
             arguments,
             attempt: None,
             result: None,
-            fate: Fate::Performed {
+            fate: CallDecision::Performed {
                 effect: Box::new(effect),
                 asks,
             },
@@ -233,25 +233,25 @@ impl Call {
     }
 
     pub(super) fn needs_approval(&self) -> bool {
-        matches!(self.fate, Fate::Performed { asks: true, .. })
+        matches!(self.fate, CallDecision::Performed { asks: true, .. })
     }
 
     /// Says that somebody consented already.
     pub(super) fn consent(&mut self) {
-        if let Fate::Performed { asks, .. } = &mut self.fate {
+        if let CallDecision::Performed { asks, .. } = &mut self.fate {
             *asks = false;
         }
     }
 
     pub(super) fn deny(&mut self, why: &str) {
-        self.fate = Fate::Refused {
+        self.fate = CallDecision::Refused {
             denied: true,
             why: why.to_owned(),
         };
     }
 
     pub(super) fn is_performed(&self) -> bool {
-        matches!(self.fate, Fate::Performed { .. })
+        matches!(self.fate, CallDecision::Performed { .. })
     }
 
     /// True for a call that is made and has given nothing yet.
@@ -261,8 +261,10 @@ impl Call {
 
     pub(super) fn wanted(&self) -> Option<Wanted> {
         match &self.fate {
-            Fate::Performed { effect, .. } if self.result.is_none() => Some((**effect).clone()),
-            Fate::Performed { .. } | Fate::Refused { .. } => None,
+            CallDecision::Performed { effect, .. } if self.result.is_none() => {
+                Some((**effect).clone())
+            }
+            CallDecision::Performed { .. } | CallDecision::Refused { .. } => None,
         }
     }
 
@@ -275,7 +277,7 @@ impl Call {
     pub(super) fn try_again(&mut self, counters: &mut Counters) {
         self.result = None;
         self.attempt = self.attempt.map(|attempt| attempt + 1);
-        if let Fate::Performed { effect, .. } = &mut self.fate
+        if let CallDecision::Performed { effect, .. } = &mut self.fate
             && let Some((prefix, _)) = effect.key.rsplit_once(":main:")
         {
             effect.key = counters.next(prefix);
@@ -284,7 +286,7 @@ impl Call {
 
     /// Lets the tool take no longer than this.
     pub(super) fn limit(&mut self, timeout_ms: u64) {
-        if let Fate::Performed { effect, .. } = &mut self.fate
+        if let CallDecision::Performed { effect, .. } = &mut self.fate
             && let Value::Object(request) = &mut effect.request
         {
             request.insert("timeout_ms".to_owned(), timeout_ms.into());
@@ -293,8 +295,8 @@ impl Call {
 
     fn effect_key(&self) -> Option<&str> {
         match &self.fate {
-            Fate::Performed { effect, .. } => Some(&effect.key),
-            Fate::Refused { .. } => None,
+            CallDecision::Performed { effect, .. } => Some(&effect.key),
+            CallDecision::Refused { .. } => None,
         }
     }
 
@@ -313,11 +315,13 @@ impl Call {
         }
         let used = note(Kind::AgentToolUse, used);
         match &self.fate {
-            Fate::Refused { denied: true, why } => {
+            CallDecision::Refused { denied: true, why } => {
                 let denied = json!({"tool_call_id": self.id, "name": self.name, "reason": why});
                 vec![used, note(Kind::ToolDenied, denied)]
             }
-            Fate::Refused { denied: false, .. } | Fate::Performed { .. } => vec![used],
+            CallDecision::Refused { denied: false, .. } | CallDecision::Performed { .. } => {
+                vec![used]
+            }
         }
     }
 
@@ -348,12 +352,12 @@ impl Call {
     /// Returns the output, what the model reads of it, and whether it went well.
     pub(super) fn outcome(&self, result: Option<&EffectAnswer>) -> (Value, String, bool) {
         match (&self.fate, result) {
-            (Fate::Refused { why, .. }, _) => (json!({"message": why}), why.clone(), false),
-            (Fate::Performed { .. }, None) => {
+            (CallDecision::Refused { why, .. }, _) => (json!({"message": why}), why.clone(), false),
+            (CallDecision::Performed { .. }, None) => {
                 let why = "the tool gave no result".to_owned();
                 (json!({"message": why}), why, false)
             }
-            (Fate::Performed { .. }, Some(answer)) => {
+            (CallDecision::Performed { .. }, Some(answer)) => {
                 let failed_itself = answer.value.get("isError") == Some(&Value::Bool(true));
                 (
                     answer.value.clone(),

@@ -8,8 +8,8 @@ use contracts::capture::CaptureLevel;
 use contracts::driver::Label;
 use contracts::workflow::Seat;
 use contracts::{
-    Begin, CallKey, Compiled, Condition, Event, Executors, Lifecycle, Options, PolicyAnswer, Rules,
-    Source, State, Surroundings,
+    Begin, CallKey, Compiled, Condition, Event, Executors, HostFacts, Lifecycle, Options,
+    PolicyAnswer, Rules, Source, State,
 };
 use domain::{
     ContractText, GovernedFiles, GovernedInput, GovernedOperation, GovernedStart, Kind,
@@ -669,7 +669,7 @@ impl GovernedSession {
     }
 
     pub(super) fn health(&self) -> contracts::Health {
-        contracts::health(&self.rules, &self.state, Surroundings::LOCAL)
+        contracts::health(&self.rules, &self.state, HostFacts::LOCAL)
     }
 
     /// Returns what a program sees of the session.

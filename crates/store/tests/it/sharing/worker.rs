@@ -12,7 +12,7 @@ use domain::{
 };
 use engine::port::suite::{Model, wait};
 use engine::port::{
-    CommitError, Fence, Heartbeat, LeaseStore, ListQuery, ReadEvents, Scope, Store, Wanted,
+    CommitError, Fence, Heartbeat, LeaseRequest, LeaseStore, ListQuery, ReadEvents, Scope, Store,
 };
 use serde_json::json;
 use store::SqliteStore;
@@ -91,7 +91,7 @@ impl Worker<'_> {
     }
 
     pub(super) fn claim(&self, tasks: &[Document]) -> Vec<(Position, u64)> {
-        let wanted = Wanted {
+        let wanted = LeaseRequest {
             holder: self.holder.clone(),
             now: now(),
             leases: tasks.iter().map(|task| (task.key, task.version)).collect(),

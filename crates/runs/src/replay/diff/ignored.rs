@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 
 use canon::Value;
 
-use super::asked::{Asked, asked};
+use super::requests::{Asked, asked};
 use super::{Relation, Reveal, applied};
 use crate::replay::source::Source;
 use crate::workflow::{Registry, Wanted};
