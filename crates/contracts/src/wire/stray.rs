@@ -192,11 +192,16 @@ impl Search<'_> {
         })
     }
 
-    /// Searches what stands in a call beside its name and its arguments.
+    /// Searches what stands in a call beside its name and its arguments, which may be one level below it.
     fn finds_beside(self, call: At<'_>) -> bool {
+        // What holds a name and holds another holder is two calls.
+        self.finds_around(call, |holder| self.finds_around(holder, |_| true))
+    }
+
+    fn finds_around(self, call: At<'_>, holder: impl Fn(At<'_>) -> bool) -> bool {
         call.members().any(|(name, value)| match &*name {
             "arguments" | "input" | "action" | "actions" | "operation" => false,
-            "function" | "custom" if value.is_object() => self.finds_beside(value),
+            "function" | "custom" if value.is_object() => holder(value),
             _ => self.finds(value),
         })
     }

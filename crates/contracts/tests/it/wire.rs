@@ -711,6 +711,8 @@ fn a_call_with_two_readings_or_outside_of_its_place_is_not_judged() {
         format!(r#"{function},"arguments":"{{\"n\":1}}""#),
         format!(r#"{function},"input":{{}}"#),
         function.replace(r#""name""#, r#""parsed_arguments":{},"name""#),
+        function.replace(r#""name""#, r#""function":{"name":"drop"},"name""#),
+        function.replace(r#""name""#, r#""custom":{"custom":{"name":"drop"}},"name""#),
     ] {
         unreadable(Wire::OpenAiChat, &chat(&odd));
     }
