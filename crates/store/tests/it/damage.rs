@@ -66,16 +66,27 @@ fn any_flipped_byte_of_any_block_is_named() {
     for event in model.events().iter().step_by(5) {
         let block = damage.events(event.position);
         let (first, last) = (block[0].position.0, block[block.len() - 1].position.0);
-        let flip = || {
+        let flip = |further: usize| {
             damage.raw(event.position, |bytes| {
                 // Behind the first five: what a reader may ignore is among them.
-                let at = 5 + (event.position.0 as usize * 37) % (bytes.len() - 5);
+                let at = 5 + (event.position.0 as usize * 37 + further) % (bytes.len() - 5);
                 bytes[at] ^= 1;
             });
         };
-        flip();
-        let (blobs, lost): (Vec<Problem>, Vec<Problem>) = verify(home.path())
-            .problems
+        // Compression leaves some bits unused. One of those changes nothing that was written, and the next byte is taken.
+        let mut further = 0;
+        let problems = loop {
+            flip(further);
+            let problems = verify(home.path()).problems;
+            if !problems.is_empty() {
+                break problems;
+            }
+            assert_eq!(damage.events(event.position), block);
+            flip(further);
+            further += 1;
+            assert!(further < 3, "flipped bytes are not seen");
+        };
+        let (blobs, lost): (Vec<Problem>, Vec<Problem>) = problems
             .into_iter()
             .partition(|problem| matches!(problem.what, What::Blob(_)));
         with_blobs += blobs.len();
@@ -110,7 +121,7 @@ fn any_flipped_byte_of_any_block_is_named() {
         );
         let error = exported.unwrap_err().to_string();
         assert!(error.starts_with(&format!("events {first} to ")), "{error}");
-        flip();
+        flip(further);
     }
     assert!(with_blobs > 0, "no block with blobs");
     assert_eq!(verify(home.path()).problems, vec![]);
