@@ -292,7 +292,6 @@ impl Agent {
 async fn program(bench: &Bench, report: &mut Report) -> Result<()> {
     let data = bench.path("field");
     let program = Program::start(bench, &data).await?;
-    let mut writer = Worker::new(&program, 9).await?;
     let agents = (0..LANES).map(|number| Agent::join(&program, number));
     let mut agents = try_join_all(agents).await?;
     let names = [
@@ -311,6 +310,8 @@ async fn program(bench: &Bench, report: &mut Report) -> Result<()> {
         }))
         .await?;
         stored += each * LANES;
+        // Connected now: the server ends connections that are quiet for as long as the units took.
+        let mut writer = Worker::new(&program, 9).await?;
         let watch = Watch::start(&program.pids())?;
         let [mut recorded, mut appended, mut attuned] =
             [Samples::default(), Samples::default(), Samples::default()];
