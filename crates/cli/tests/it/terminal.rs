@@ -42,12 +42,28 @@ fn at_terminal(world: &World, args: &[&str], type_after: Option<(&str, &str)>) -
         if let Some((after, text)) = waits_for
             && String::from_utf8_lossy(&seen).contains(after)
         {
+            wait_for_silence(child.id());
             writeln!(stdin, "{text}").unwrap();
             waits_for = None;
         }
     }
     child.wait().unwrap();
     String::from_utf8_lossy(&seen).into_owned()
+}
+
+/// Waits until the program in the terminal of `script` has turned the echo off: what is typed before that is thrown away.
+fn wait_for_silence(script: u32) {
+    let children = format!("/proc/{script}/task/{script}/children");
+    for _ in 0..100 {
+        let program = std::fs::read_to_string(&children).unwrap();
+        let terminal = format!("/proc/{}/fd/0", program.trim());
+        let settings = Command::new("stty").args(["-a", "-F", &terminal]).output();
+        if String::from_utf8_lossy(&settings.unwrap().stdout).contains(" -echo ") {
+            return;
+        }
+        std::thread::sleep(Duration::from_millis(50));
+    }
+    panic!("the echo stays on");
 }
 
 /// Lets a server stand still for a while.
