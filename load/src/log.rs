@@ -238,13 +238,13 @@ pub(crate) fn message(text: String) -> MessageSpec {
     }
 }
 
-/// The program's defaults.
+/// The program's defaults, with room for more open Tasks than `history` leaves waiting.
 fn limits() -> Limits {
     Limits {
         batch_len_max: 256,
         pending_commands_max: 4_096,
         workers_max: 64,
-        open_tasks_max: 10_000,
+        open_tasks_max: 20_000,
         stored_bytes_max: u64::MAX,
         streams_max: 1_024,
         fork_messages_max: 10_000,
