@@ -166,6 +166,11 @@ impl EventStream {
         self.pop()
     }
 
+    /// True when events were read or heard of that are not delivered yet.
+    pub fn has_more_at_hand(&self) -> bool {
+        !self.buffer.is_empty()
+    }
+
     fn pop(&mut self) -> Option<Frame> {
         let event = self.buffer.pop_front()?;
         let replayed = event.position <= self.opened_at;

@@ -2,7 +2,8 @@
 //!
 //! The body asks the engine for the next event when the connection has room for it: a slow reader is served from the
 //! log later, and nothing piles up here. A stream ends with its Task's log, or when the server stops. The frame of a new event
-//! is rendered once and delivered by every stream that wants it.
+//! is rendered once and delivered by every stream that wants it. The first event after a pause is sent at once; those that
+//! follow within a moment are gathered and sent together, because a write to a socket costs more than a frame.
 
 use std::collections::VecDeque;
 use std::convert::Infallible;
@@ -18,7 +19,7 @@ use engine::port::Clock;
 use engine::{Engine, EventRange, EventStream, Frame, Refused};
 use futures_util::stream;
 use tokio::sync::watch;
-use tokio::time::Duration;
+use tokio::time::{Duration, Instant};
 use wire::{Code, ErrorBody};
 
 use crate::app::App;
@@ -26,8 +27,12 @@ use crate::call::Call;
 use crate::failure::Reply;
 use crate::world::SystemClock;
 
-/// How many bytes of frames are gathered for one write. Only what is at hand: nothing waits for more.
-const PIECE_BYTES: usize = 16 * 1024;
+/// How many bytes of frames are gathered for one write.
+const PIECE_BYTES: usize = 64 * 1024;
+
+/// How long a stream lets events gather after a write: a person does not notice it, and a burst of events costs each of a
+/// thousand readers a few writes instead of one an event.
+const GATHERS_FOR: Duration = Duration::from_millis(5);
 
 /// Opens a stream. A cursor that cannot be used becomes one error frame, then the end (C-17).
 pub(crate) async fn open(call: &Call, range: EventRange) -> Reply {
@@ -41,6 +46,7 @@ pub(crate) async fn open(call: &Call, range: EventRange) -> Reply {
                 revoked: call.app.keys.watch(call.credential),
                 request_id: call.request_id.clone(),
                 waiting: None,
+                written: None,
                 is_over: false,
             },
             Reader::next,
@@ -92,6 +98,8 @@ struct Reader {
     request_id: String,
     /// A frame that was taken out of its stream and not delivered yet.
     waiting: Option<Frame>,
+    /// When something was last sent.
+    written: Option<Instant>,
     is_over: bool,
 }
 
@@ -117,6 +125,14 @@ impl Reader {
         };
         let text = match wakeup {
             Wakeup::Frame(frame) => {
+                // What is at hand already, history above all, waits for nothing.
+                if !frame.replayed
+                    && !self.events.has_more_at_hand()
+                    && let Some(written) = self.written
+                    && written.elapsed() < GATHERS_FOR
+                {
+                    tokio::time::sleep_until(written + GATHERS_FOR).await;
+                }
                 let frames = &self.app.frames;
                 frames.render_with(&self.app.engine, &frame).await
             }
@@ -131,6 +147,7 @@ impl Reader {
             true => text,
             false => self.with_ready(text),
         };
+        self.written = Some(Instant::now());
         Some((Ok(piece), self))
     }
 
