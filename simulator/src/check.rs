@@ -79,7 +79,7 @@ pub(crate) async fn check_life(
     for stored in &events {
         let event = Event::parse(&stored.bytes).map_err(|error| error.to_string())?;
         let text = |pointer: &str| {
-            let value = canon::Value::Object(event.payload.clone());
+            let value = canon::Value::Object((*event.payload).clone());
             let text = value.pointer(pointer).and_then(canon::Value::as_str);
             text.unwrap_or_default().to_owned()
         };

@@ -662,7 +662,7 @@ impl Fold<'_> {
         if !status.is_terminal() {
             return Err(self.impossible(format!("imports a task that is {}", status.as_str())));
         }
-        let submitted = payload::TaskSubmitted::deserialize(&self.event.payload)
+        let submitted = payload::TaskSubmitted::deserialize(&*self.event.payload)
             .map_err(|error| self.impossible(format!("payload: {error}")))?;
         let ended_at = Some(said.ended_at);
         Ok(Task {

@@ -190,7 +190,7 @@ impl<'a> Decider<'a> {
             actor: Some(self.actor.to_owned()),
             idempotency_key: None,
             receipt_id: None,
-            payload,
+            payload: Arc::new(payload),
             sibling: None,
             replay: None,
         });

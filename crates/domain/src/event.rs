@@ -97,8 +97,8 @@ pub struct Draft {
     pub idempotency_key: Option<String>,
     /// The Receipt it is about or covered by.
     pub receipt_id: Option<ReceiptId>,
-    /// The facts.
-    pub payload: Map<String, Value>,
+    /// The facts. Shared with the event that it becomes.
+    pub payload: Arc<Map<String, Value>>,
     /// A payload member that names a sibling draft, by its distance (the next draft is 1): sealing fills in that
     /// event's id.
     pub sibling: Option<(&'static str, u64)>,
@@ -141,8 +141,8 @@ pub struct Event {
     pub sequence: u64,
     /// When it was committed.
     pub created_at: Timestamp,
-    /// The facts.
-    pub payload: Map<String, Value>,
+    /// The facts. Copies of an event share them.
+    pub payload: Arc<Map<String, Value>>,
     /// The Workspace it happened in.
     pub workspace_id: Option<WorkspaceId>,
     /// The Session it happened in.
@@ -279,7 +279,7 @@ impl Event {
         payload.insert(PRUNED_MEMBER.to_owned(), true.into());
         payload.insert("sha256".to_owned(), sha256(bytes).to_string().into());
         Self {
-            payload,
+            payload: Arc::new(payload),
             ..self.clone()
         }
     }
@@ -299,7 +299,7 @@ impl Event {
             resource: envelope.resource,
             sequence: envelope.sequence,
             created_at: envelope.created_at,
-            payload: Map::new(),
+            payload: Arc::default(),
             workspace_id: envelope.workspace_id,
             session_id: envelope.session_id,
             task_id: envelope.task_id,
@@ -323,7 +323,7 @@ impl Event {
             resource: ResourceRef::new("event", id),
             sequence: 1,
             created_at,
-            payload,
+            payload: Arc::new(payload),
             workspace_id: None,
             session_id: None,
             task_id: None,
@@ -469,7 +469,7 @@ mod tests {
                 resource: ResourceRef::new("message", "message_1"),
                 sequence,
                 created_at: Timestamp::from_micros(micros),
-                payload: serde_json::json!({"text": text, "nested": {"é": [1, text.clone()]}}).as_object().unwrap().clone(),
+                payload: serde_json::json!({"text": text, "nested": {"é": [1, text.clone()]}}).as_object().unwrap().clone().into(),
                 workspace_id: Some(WorkspaceId::local()),
                 session_id: None,
                 task_id: None,

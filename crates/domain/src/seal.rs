@@ -144,9 +144,10 @@ pub fn seal(
     for (index, draft) in drafts.iter().enumerate() {
         let position = first.plus(index as u64);
         let document = scratch.take(&draft.resource.id);
-        let mut payload = draft.payload.clone();
+        let mut payload = Arc::clone(&draft.payload);
         if let Some((member, distance)) = draft.sibling {
-            payload.insert(member.to_owned(), log.id(position.plus(distance)).into());
+            Arc::make_mut(&mut payload)
+                .insert(member.to_owned(), log.id(position.plus(distance)).into());
         }
         // What a tool gave is kept beside the event when it is long; a reader finds in its place what to fetch. Events of
         // replays repeat those of their source.
@@ -155,7 +156,7 @@ pub fn seal(
             && blob_reference(&payload, "output").is_some()
         {
             let reference = artifact_reference(&log.id(position));
-            payload.insert("output".to_owned(), reference);
+            Arc::make_mut(&mut payload).insert("output".to_owned(), reference);
         }
         let event = Event {
             id: log.id(position).into(),

@@ -431,7 +431,7 @@ impl Engine {
         if event.is_header() {
             return Ok(None);
         }
-        if crate::view::resolve_blobs(&*self.shared.store, &mut event.payload)
+        if crate::view::resolve_blobs(&*self.shared.store, Arc::make_mut(&mut event.payload))
             .await
             .is_err()
         {

@@ -4,6 +4,7 @@
 //! commit. The server signs it with its own key: it vouches that an authenticated caller decided, no more.
 
 use std::borrow::Cow;
+use std::sync::Arc;
 
 use canon::{Map, Value};
 use domain::{
@@ -36,7 +37,7 @@ pub(crate) fn complete<'a>(
     })?;
     let mut draft = draft.clone();
     let record = Value::Object(record.as_map().clone());
-    draft.payload.insert("record".to_owned(), record);
+    Arc::make_mut(&mut draft.payload).insert("record".to_owned(), record);
     Ok(Cow::Owned(draft))
 }
 

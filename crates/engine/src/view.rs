@@ -65,7 +65,7 @@ impl Engine {
             let content = if is_whole {
                 Content::Plain(event)
             } else {
-                let mut payload = event.payload.clone();
+                let mut payload = Map::clone(&event.payload);
                 show_blobs(&*self.shared.store, &mut payload).await?;
                 self.reveal_parts(caller, &mut payload).await?;
                 Content::Filled(payload)
@@ -241,7 +241,7 @@ impl Engine {
         let Some((_, event)) = found else {
             return Err(no_event(position));
         };
-        let mut payload = event.payload.clone();
+        let mut payload = Map::clone(&event.payload);
         resolve_blobs(&*self.shared.store, &mut payload).await?;
         Ok(payload)
     }
@@ -283,7 +283,7 @@ async fn payload_as_stored(
     let event = Event::parse(&stored.bytes).map_err(|error| Refused::Internal {
         detail: error.to_string(),
     })?;
-    Ok(event.payload)
+    Ok(Arc::unwrap_or_clone(event.payload))
 }
 
 /// Puts members that were moved into blobs back into a payload.

@@ -181,7 +181,7 @@ async fn check_session(store: &MemoryStore, document: &Document) -> Result<usize
             .collect()
     };
     let planned = ids(&plan, "task_id");
-    let payload = Value::Object(told.payload.clone());
+    let payload = Value::Object((*told.payload).clone());
     let done = ids(&payload, "source_task_id");
     let replays = ids(&payload, "replay_task_id");
     let completed = payload.get("completed") == Some(&Value::Bool(true));

@@ -453,7 +453,7 @@ impl Comparison<'_, '_> {
 
     fn payload(&self, event: &Event, expected: Map<String, Value>) -> Result<(), Fault> {
         let expected = self.reader.whole(expected);
-        let found = self.reader.whole(event.payload.clone());
+        let found = self.reader.whole((*event.payload).clone());
         same(&event.id, Value::Object(expected), Value::Object(found))
     }
 }

@@ -44,7 +44,7 @@ pub fn change_key(id: &str, actor: &str, change: KeyChange) -> Draft {
         actor: Some(actor.to_owned()),
         idempotency_key: None,
         receipt_id: None,
-        payload: said.into_members(),
+        payload: said.into_members().into(),
         sibling: None,
         replay: None,
     }

@@ -1,5 +1,7 @@
 //! Personas: one definition per name and version, and what a Task keeps of it.
 
+use std::sync::Arc;
+
 use canon::Map;
 use domain::{
     Command, CreatePersona, CreateSession, CreateWorkspace, Documents, Order, PersonaId,
@@ -36,7 +38,7 @@ impl World {
         Ok(decision
             .drafts
             .into_iter()
-            .map(|draft| draft.payload)
+            .map(|draft| Arc::unwrap_or_clone(draft.payload))
             .collect())
     }
 

@@ -1,6 +1,8 @@
 //! The bytes of one event of every kind that commands lead to, and the documents they fold into: what is stored is a
 //! promise, and a changed byte shows up as a changed line.
 
+use std::sync::Arc;
+
 use canon::{Map, Value, jcs, sha256};
 use domain::*;
 use serde_json::json;
@@ -48,7 +50,7 @@ impl Log {
         for draft in &mut drafts {
             if draft.kind == Kind::TrustRecorded && draft.replay.is_none() {
                 let record = json!({"entry_hash": sha256(b"record")});
-                draft.payload.insert("record".to_owned(), record);
+                Arc::make_mut(&mut draft.payload).insert("record".to_owned(), record);
             }
         }
         let first = Position(self.next);

@@ -2,6 +2,8 @@
 //! table: a changed transition shows up as a changed line. Submits, replays, imports and governed sessions have tests of
 //! their own.
 
+use std::sync::Arc;
+
 use canon::{Map, sha256};
 use domain::{
     AdvanceTask, Answer, AnswerRequest, Ask, CancelTask, Command, Document, Draft, EffectIntent,
@@ -226,7 +228,7 @@ fn completed(mut drafts: Vec<Draft>) -> Vec<Draft> {
     for draft in &mut drafts {
         if draft.kind == Kind::TrustRecorded {
             let record = serde_json::json!({"entry_hash": sha256(b"record")});
-            draft.payload.insert("record".to_owned(), record);
+            Arc::make_mut(&mut draft.payload).insert("record".to_owned(), record);
         }
     }
     drafts

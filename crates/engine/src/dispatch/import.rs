@@ -260,7 +260,7 @@ type Members = Map<String, Value>;
 /// Returns what the Task was given: all that `task.submitted` says, and the Message when that was its input.
 fn submitted_input(bundle: &Bundle) -> Result<(Members, Option<Members>), Refusal> {
     let whole = |event: &Event| -> Members {
-        let mut members = event.payload.clone();
+        let mut members = Map::clone(&event.payload);
         if let Some(Value::Object(moved)) = members.remove(BLOB_MEMBER) {
             for name in moved.keys() {
                 if let Some(value) = resolved(bundle, event, name) {

@@ -1,6 +1,7 @@
 //! Accepting a replay: everything that can be told before it runs is told here.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use canon::{Map, Value};
 use domain::{
@@ -291,7 +292,7 @@ impl Engine {
                 || replay::live::is_answer(&event)
                 || mark.is_some_and(|mark| mark.override_key.is_some());
             if is_told {
-                view::resolve_blobs(&*self.shared.store, &mut event.payload).await?;
+                view::resolve_blobs(&*self.shared.store, Arc::make_mut(&mut event.payload)).await?;
                 delivered.push(event);
             }
         }

@@ -204,7 +204,8 @@ impl Engine {
                         event.kind(),
                         Ok(Kind::EffectRecorded | Kind::ContractDecided)
                     ) {
-                        view::resolve_blobs(&*self.shared.store, &mut event.payload).await?;
+                        view::resolve_blobs(&*self.shared.store, Arc::make_mut(&mut event.payload))
+                            .await?;
                         events.push(event);
                     }
                 }

@@ -454,7 +454,8 @@ impl Engine {
             let is_answer = event.kind() == Ok(Kind::ContractDecided)
                 && event.payload.get("operation").and_then(Value::as_str) == Some(operation);
             if is_answer {
-                crate::view::resolve_blobs(&*self.shared.store, &mut event.payload).await?;
+                crate::view::resolve_blobs(&*self.shared.store, Arc::make_mut(&mut event.payload))
+                    .await?;
                 return Ok(answer_in(&event.payload));
             }
         }

@@ -4,6 +4,7 @@
 //! intent of the next share a commit.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 use std::time::Duration;
 
 use canon::{Digest, Map, Value};
@@ -261,7 +262,11 @@ impl<'a> Run<'a> {
                 }
             }
             InRecovery::Result => {
-                view::resolve_blobs(&*self.engine.shared.store, &mut event.payload).await?;
+                view::resolve_blobs(
+                    &*self.engine.shared.store,
+                    Arc::make_mut(&mut event.payload),
+                )
+                .await?;
                 record
                     .recorded
                     .insert(key(event), EffectAnswer::recorded(event));

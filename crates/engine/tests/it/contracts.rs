@@ -106,7 +106,7 @@ pub(crate) async fn replays_the_same(world: &World, source: &Finished) {
         let events = task.of_kind("vendor.contract_decided");
         events
             .iter()
-            .map(|event| Value::Object(event.payload.clone()))
+            .map(|event| Value::Object((*event.payload).clone()))
             .collect()
     };
     assert_eq!(decided(source), decided(&replay));

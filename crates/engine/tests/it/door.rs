@@ -63,7 +63,7 @@ async fn a_result_of_any_depth_and_any_number_is_recorded_and_read_back() {
     assert_eq!(value["big"], "18446744073709551615");
     assert_eq!(value["huge"], "1e+300");
     for event in &run.events {
-        let bytes = canon::jcs(&Value::Object(event.payload.clone()));
+        let bytes = canon::jcs(&Value::Object((*event.payload).clone()));
         canon::read(&bytes, Integers::Safe).unwrap();
     }
     receipt(&world, &run).await;

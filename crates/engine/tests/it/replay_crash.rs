@@ -139,7 +139,7 @@ fn normal(tasks: &[Finished]) -> Vec<String> {
 }
 
 fn line(event: &Event, names: &mut BTreeMap<String, usize>) -> String {
-    let mut payload = event.payload.clone();
+    let mut payload = (*event.payload).clone();
     for member in ["input_position", "record", "events_replayed"] {
         payload.remove(member);
     }

@@ -96,7 +96,7 @@ impl Finished {
             .next()
             .unwrap_or_else(|| panic!("no {kind} in {:?}", self.kinds()));
         assert!(found.next().is_none(), "two {kind}");
-        Value::Object(event.payload.clone())
+        Value::Object((*event.payload).clone())
     }
 
     pub(crate) fn of_kind(&self, kind: &str) -> Vec<&Event> {

@@ -90,7 +90,7 @@ async fn until_replayed(world: &World, fork: &str) -> Left {
     let told = events_of(&world.store, fork, "session.replayed").await;
     assert_eq!(told.len(), 1);
     Left {
-        told: Value::Object(told[0].payload.clone()),
+        told: Value::Object((*told[0].payload).clone()),
         receipts,
         tasks: tasks.len(),
     }

@@ -153,7 +153,7 @@ impl Replayed {
             (Some(payload), _) => payload.clone(),
             (None, Some(index)) => source
                 .event(index)
-                .map(|event| event.payload.clone())
+                .map(|event| Map::clone(&event.payload))
                 .unwrap_or_default(),
             (None, None) => Map::new(),
         };

@@ -402,7 +402,7 @@ impl Source {
         let Some(event) = self.events.get(index) else {
             return Map::new();
         };
-        let mut payload = event.payload.clone();
+        let mut payload = Map::clone(&event.payload);
         if let Some(Value::Object(listed)) = payload.remove(BLOB_MEMBER) {
             for (member, _) in listed {
                 // In its place may stand where to fetch it, which says nothing about it.
@@ -425,7 +425,7 @@ impl Source {
         };
         // Nothing is put together that only has to be compared.
         match event.payload.get(BLOB_MEMBER) {
-            None => event.payload == *said,
+            None => *event.payload == *said,
             Some(Value::Object(listed)) => {
                 let is_kept = |member: &String| {
                     let digest = domain::blob_reference(&event.payload, member);

@@ -134,7 +134,7 @@ fn u15_events_that_cannot_be_decoded_become_headers() {
     for (at, stored) in model.events().iter().enumerate().step_by(3) {
         let event = Event::parse(&stored.bytes).unwrap();
         let text = String::from_utf8(stored.bytes.to_vec()).unwrap();
-        let payload = String::from_utf8(canon::jcs(&event.payload.clone().into())).unwrap();
+        let payload = String::from_utf8(canon::jcs(&(*event.payload).clone().into())).unwrap();
         let deep = format!("{{\"x\":{}{}}}", "[".repeat(300), "]".repeat(300));
         let deep = text.replacen(&payload, &deep, 1).into_bytes();
         for (bytes, keeps) in [(deep, true), (b"{\"actor\":\xff".to_vec(), false)] {

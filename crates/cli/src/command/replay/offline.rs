@@ -61,7 +61,7 @@ pub(super) fn run(args: &ReplayArgs, file: &Path) -> anyhow::Result<Exit> {
     for emission in &replayed.emissions {
         let original = emission.original.and_then(|index| source.event(index));
         let payload = emission.payload.as_ref();
-        let payload = payload.or_else(|| original.map(|event| &event.payload));
+        let payload = payload.or_else(|| original.map(|event| &*event.payload));
         if let (Kind::EffectRecorded, Some(payload)) = (emission.kind, payload) {
             report.effect(&json!(payload), emission.override_key.as_deref());
         }

@@ -1,6 +1,7 @@
 //! What an earlier attempt at a replay left in the replay's own log, read in one pass.
 
 use std::collections::BTreeSet;
+use std::sync::Arc;
 
 use canon::Value;
 use domain::{Event, Kind, Position};
@@ -51,7 +52,11 @@ impl Run<'_> {
         } else if kind == Some(Kind::EffectRecorded) {
             earlier.unknown.remove(&key);
             if live::is_told_by(&event.payload) || live::is_answer(&event) {
-                view::resolve_blobs(&*self.engine.shared.store, &mut event.payload).await?;
+                view::resolve_blobs(
+                    &*self.engine.shared.store,
+                    Arc::make_mut(&mut event.payload),
+                )
+                .await?;
                 earlier.live.insert(key, live::read(&event));
             }
         }

@@ -279,7 +279,7 @@ async fn the_payload_of_any_event_can_be_replaced() {
     let shown = replay.of_kind("agent.tool_result")[0];
     // It still says which effect it is about.
     assert_eq!(
-        Value::Object(shown.payload.clone()),
+        Value::Object((*shown.payload).clone()),
         json!({"a": 1, "effect_key": "mcp:eyes:main:1"})
     );
     assert_eq!(

@@ -1,6 +1,7 @@
 //! What a replay had come to when somebody stopped it, from what it wrote.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use canon::{Digest, Value, jcs, sha256};
 use domain::{Event, Status};
@@ -48,7 +49,7 @@ impl Runner<'_> {
             kind,
             original: None,
             cursor: None,
-            payload: Some(event.payload),
+            payload: Some(Arc::unwrap_or_clone(event.payload)),
             override_key: None,
             artifact: None,
             content: None,

@@ -2,7 +2,7 @@
 
 use std::collections::VecDeque;
 
-use canon::{Digest, Value, jcs, sha256};
+use canon::{Digest, Map, Value, jcs, sha256};
 use domain::{BLOB_MEMBER, Kind, Status};
 use receipts::Applied;
 use serde_json::json;
@@ -377,7 +377,7 @@ impl Runner<'_> {
                     let mut payload = self
                         .source
                         .event(place)
-                        .map(|event| event.payload.clone())
+                        .map(|event| Map::clone(&event.payload))
                         .unwrap_or_default();
                     payload.insert("replay_note".to_owned(), "stale_input".into());
                     payload
