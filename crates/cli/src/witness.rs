@@ -264,14 +264,8 @@ fn keys(witnesses: &[Witness]) -> anyhow::Result<Vec<NoteKey>> {
 
 /// Posts heads to witnesses for as long as the process lives.
 pub(crate) async fn tend(directory: PathBuf, engine: Engine) {
-    let client = reqwest::Client::builder()
-        .timeout(TIMEOUT)
-        .redirect(reqwest::redirect::Policy::none())
-        .build();
-    let Ok(client) = client else {
-        tracing::warn!("no witness is asked: there is no HTTP client");
-        return;
-    };
+    // Made for the first witness: it keeps all certificates that the system trusts.
+    let mut client = None;
     let mut progress: BTreeMap<String, Progress> = BTreeMap::new();
     let mut changed = None;
     let mut witnesses = Vec::new();
@@ -293,13 +287,27 @@ pub(crate) async fn tend(directory: PathBuf, engine: Engine) {
                 ),
             }
         }
+        if client.is_none() && !witnesses.is_empty() {
+            let made = reqwest::Client::builder()
+                .timeout(TIMEOUT)
+                .redirect(reqwest::redirect::Policy::none())
+                .build();
+            let Ok(made) = made else {
+                tracing::warn!("no witness is asked: there is no HTTP client");
+                return;
+            };
+            client = Some(made);
+        }
+        let Some(client) = &client else {
+            continue;
+        };
         for witness in &witnesses {
             let state = progress.entry(witness.vkey.clone()).or_default();
             if state.skip > 0 {
                 state.skip -= 1;
                 continue;
             }
-            match ask(&client, &engine, witness, state).await {
+            match ask(client, &engine, witness, state).await {
                 Ok(()) => state.failures = 0,
                 Err(error) => {
                     state.failures = state.failures.saturating_add(1);

@@ -36,6 +36,7 @@
 //! ```
 
 mod catalog;
+mod client;
 mod config;
 pub mod confine;
 mod mcp;

@@ -24,6 +24,7 @@ use reqwest::header::HeaderName;
 use runs::workflow::{Effect, Performed};
 use tokio::sync::Mutex;
 
+use crate::client::SharedClient;
 use crate::config::{
     ApiKey, ConfigError, IN_THE_CLEAR, McpServerConfig, SecretRef, check_ids, keeps_a_key,
 };
@@ -45,7 +46,8 @@ pub(crate) struct Servers(BTreeMap<String, Arc<Server>>);
 #[derive(Debug)]
 pub(crate) struct Server {
     config: McpServerConfig,
-    client: reqwest::Client,
+    /// For one behind an address.
+    client: Option<reqwest::Client>,
     host: Option<String>,
     /// That of its program, if it is one.
     sandbox: Option<Sandbox>,
@@ -74,7 +76,7 @@ impl McpError {
 impl Servers {
     pub(crate) fn new(
         configs: Vec<McpServerConfig>,
-        client: &reqwest::Client,
+        client: &SharedClient,
         confinement: &Arc<Confinement>,
     ) -> Result<Self, ConfigError> {
         check_ids(
@@ -90,8 +92,12 @@ impl Servers {
                 Some(_) => Some(sandbox(&config, confinement).map_err(refused)?),
                 None => None,
             };
+            let client = match config.url {
+                Some(_) => Some(client.get().map_err(refused)?),
+                None => None,
+            };
             let server = Server {
-                client: client.clone(),
+                client,
                 host,
                 sandbox,
                 connection: Mutex::default(),

@@ -2,7 +2,6 @@
 
 use std::fmt;
 use std::sync::Arc;
-use std::time::Duration;
 
 use canon::Value;
 use engine::Offline;
@@ -12,6 +11,7 @@ use secrecy::SecretString;
 use serde_json::json;
 
 use crate::catalog::{self, CatalogError, CatalogTool};
+use crate::client::SharedClient;
 use crate::config::{ApiKey, Config, ConfigError};
 use crate::confine::Confinement;
 use crate::mcp::Servers;
@@ -19,9 +19,6 @@ use crate::provider::{Choice, Embeddings, Providers};
 use crate::secrets::{SecretError, Secrets};
 use crate::tool::Tools;
 use crate::vault::Vault;
-
-/// How long a connection may take to open.
-const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// The outside of one configuration. Clones share their connections and processes.
 #[derive(Clone)]
@@ -55,17 +52,12 @@ impl Outside {
         confinement: Confinement,
     ) -> Result<Self, ConfigError> {
         let confinement = Arc::new(confinement);
-        let client = reqwest::Client::builder()
-            .connect_timeout(CONNECT_TIMEOUT)
-            // A redirected call would carry its key to a host that nobody configured.
-            .redirect(reqwest::redirect::Policy::none())
-            .build()
-            .map_err(|error| ConfigError::new("HTTP client", error.to_string()))?;
+        let client = SharedClient::default();
         let tools = Tools::new(config.tools.clone(), &confinement)?;
         let servers = Servers::new(config.mcp_servers.clone(), &client, &confinement)?;
         catalog::check(&tools, &servers)?;
         Ok(Self(Arc::new(Inner {
-            providers: Providers::new(&config, client)?,
+            providers: Providers::new(&config, &client)?,
             tools,
             servers,
             secrets: Secrets::new(vault, &config),

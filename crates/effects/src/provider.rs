@@ -19,6 +19,7 @@ use reqwest::Url;
 use runs::workflow::{Effect, Performed};
 use secrecy::ExposeSecret;
 
+use crate::client::SharedClient;
 use crate::config::{
     ApiKey, Config, ConfigError, IN_THE_CLEAR, ProviderConfig, ProviderKind, keeps_a_key,
 };
@@ -36,7 +37,6 @@ use scripted::Script;
 pub(crate) struct Providers {
     all: Vec<Arc<Provider>>,
     prices: Arc<Prices>,
-    client: reqwest::Client,
 }
 
 #[derive(Debug)]
@@ -47,7 +47,7 @@ pub(crate) struct Provider {
 
 #[derive(Debug)]
 enum Access {
-    Http(Url),
+    Http(Url, reqwest::Client),
     Script(Script),
 }
 
@@ -65,7 +65,6 @@ pub(crate) enum Choice {
 pub(crate) struct Call {
     provider: Arc<Provider>,
     prices: Arc<Prices>,
-    client: reqwest::Client,
 }
 
 /// The public service of the format.
@@ -75,7 +74,7 @@ const OPENAI: &str = "https://api.openai.com/v1";
 const OFFLINE: &str = "offline";
 
 impl Providers {
-    pub(crate) fn new(config: &Config, client: reqwest::Client) -> Result<Self, ConfigError> {
+    pub(crate) fn new(config: &Config, client: &SharedClient) -> Result<Self, ConfigError> {
         crate::config::check_ids(
             "provider",
             config.providers.iter().map(|one| one.id.as_str()),
@@ -85,7 +84,8 @@ impl Providers {
             .iter()
             .map(|config| {
                 let place = format!("provider `{}`", config.id);
-                let access = access(config).map_err(|problem| ConfigError::new(place, problem))?;
+                let access =
+                    access(config, client).map_err(|problem| ConfigError::new(place, problem))?;
                 Ok(Arc::new(Provider {
                     config: config.clone(),
                     access,
@@ -95,7 +95,6 @@ impl Providers {
         Ok(Self {
             all,
             prices: Arc::new(Prices::new(config.prices.clone())),
-            client,
         })
     }
 
@@ -109,9 +108,11 @@ impl Providers {
         let wrong = |problem: String| ConfigError::new("fields.embeddings_provider", problem);
         let found = self.all.iter().find(|one| one.config.id == id);
         let provider = found.ok_or_else(|| wrong(format!("there is no provider `{id}`")))?;
-        if provider.config.kind != ProviderKind::Openai {
+        let (ProviderKind::Openai, Access::Http(_, client)) =
+            (provider.config.kind, &provider.access)
+        else {
             return Err(wrong(format!("provider `{id}` is not of kind openai")));
-        }
+        };
         if model.is_empty() {
             return Err(wrong(
                 "`fields.embeddings_model` says which model".to_owned(),
@@ -120,7 +121,7 @@ impl Providers {
         Ok(Embeddings {
             outside,
             provider: Arc::clone(provider),
-            client: self.client.clone(),
+            client: client.clone(),
             url: endpoint(&provider.config, OPENAI, "embeddings").map_err(wrong)?,
             model: model.to_owned(),
         })
@@ -146,13 +147,12 @@ impl Providers {
             Some(provider) => Choice::Call(Call {
                 provider: Arc::clone(provider),
                 prices: Arc::clone(&self.prices),
-                client: self.client.clone(),
             }),
         }
     }
 }
 
-fn access(config: &ProviderConfig) -> Result<Access, String> {
+fn access(config: &ProviderConfig, client: &SharedClient) -> Result<Access, String> {
     let (default, path) = match config.kind {
         ProviderKind::Openai => (OPENAI, "chat/completions"),
         ProviderKind::Anthropic => ("https://api.anthropic.com", "v1/messages"),
@@ -164,7 +164,10 @@ fn access(config: &ProviderConfig) -> Result<Access, String> {
             return Script::load(file).map(Access::Script);
         }
     };
-    endpoint(config, default, path).map(Access::Http)
+    Ok(Access::Http(
+        endpoint(config, default, path)?,
+        client.get()?,
+    ))
 }
 
 /// Returns the address of something that a provider offers.
@@ -209,12 +212,13 @@ impl Call {
                     },
                 }
             }
-            Access::Http(url) => self.over_http(url, effect, deltas, secrets).await,
+            Access::Http(url, client) => self.over_http(client, url, effect, deltas, secrets).await,
         }
     }
 
     async fn over_http(
         &self,
+        client: &reqwest::Client,
         url: &Url,
         effect: &Effect,
         deltas: &Deltas,
@@ -261,7 +265,7 @@ impl Call {
         let host = url.host_str().unwrap_or_default();
         let mut attempts = Attempts::default();
         let outcome = http::call(
-            &self.client,
+            client,
             config,
             url,
             &target,

@@ -18,7 +18,7 @@ use crate::field::Fields;
 use crate::govern::{Demands, Sessions};
 use crate::limits::Limits;
 use crate::metrics::Metrics;
-use crate::port::{Clock, Ids, Performer, SecretKeeper, Spawn, Store};
+use crate::port::{BoxFuture, Clock, Ids, Performer, SecretKeeper, Spawn, Store};
 use crate::quota::Pending;
 use crate::receipt::Authority;
 use crate::refused::Refused;
@@ -216,7 +216,12 @@ impl Engine {
     ///
     /// # Errors
     /// The store cannot be read or written.
-    pub async fn start(parts: Parts) -> Result<Self, Refused> {
+    pub fn start(parts: Parts) -> BoxFuture<'static, Result<Self, Refused>> {
+        // A future is compiled where it is boxed: turns and workers here, and not in whatever crate starts them.
+        Box::pin(Self::begin(parts))
+    }
+
+    async fn begin(parts: Parts) -> Result<Self, Refused> {
         let Parts {
             store,
             clock,

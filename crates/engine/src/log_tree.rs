@@ -19,8 +19,8 @@ use receipts::tiles::{self, Tile};
 use crate::caller::Caller;
 use crate::engine::Engine;
 use crate::port::{
-    Commit, ListQuery, NewestQuery, Scope, SealedTurn, Store, StoreFault, StoredEvent, Tree,
-    TreeAppend,
+    BoxFuture, Commit, ListQuery, NewestQuery, Scope, SealedTurn, Store, StoreFault, StoredEvent,
+    Tree, TreeAppend,
 };
 use crate::receipt::Authority;
 use crate::refused::Refused;
@@ -236,7 +236,17 @@ impl Engine {
     ///
     /// # Errors
     /// The caller lacks the scope; the line is malformed; there is no such head or it is hidden; the store failed.
-    pub async fn cosign(
+    pub fn cosign<'a>(
+        &'a self,
+        caller: &'a Caller,
+        batch: &'a str,
+        line: &'a str,
+    ) -> BoxFuture<'a, Result<String, Refused>> {
+        // As with [`Engine::start`]: it takes a turn.
+        Box::pin(self.cosign_head(caller, batch, line))
+    }
+
+    async fn cosign_head(
         &self,
         caller: &Caller,
         batch: &str,

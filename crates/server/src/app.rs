@@ -1,7 +1,7 @@
 //! What all handlers share.
 
 use std::collections::BTreeMap;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use axum::http::Method;
 use bytes::Bytes;
@@ -41,8 +41,8 @@ pub(crate) struct App {
     pub(crate) base_url: String,
     /// The keys that sign receipts, as JSON Web Keys.
     pub(crate) receipt_keys: Vec<Value>,
-    /// The API's description, written once.
-    pub(crate) openapi: Bytes,
+    /// The API's description, written once somebody asks for it: made at the start, it would be most of an idle server's heap.
+    openapi: OnceLock<Bytes>,
     /// True once the server stops: streams end.
     pub(crate) closing: watch::Receiver<bool>,
     /// Held shared by every WebSocket.
@@ -78,13 +78,6 @@ impl App {
             serde_json::from_slice(&engine.authority().keys.to_jwks()).unwrap_or_default();
         let receipt_keys = keys.get("keys").and_then(Value::as_array);
         let receipt_keys = receipt_keys.cloned().unwrap_or_default();
-        let sizes = wire::openapi::Sizes {
-            body_bytes_max: config.body_bytes_max,
-            artifact_bytes_max: config.artifact_bytes_max,
-            bundle_bytes_max: BUNDLE_BYTES_MAX,
-            initial_messages_max: engine.limits().fork_messages_max,
-        };
-        let openapi = wire::openapi::document(VERSION, &base_url, &sizes);
         let connections = Connections::new(config.connections_max);
         let memory = Room::new("large_bodies_bytes_max", config.large_bodies_bytes_max);
         let uploads = Room::new("uploads_bytes_max", config.uploads_bytes_max);
@@ -99,7 +92,7 @@ impl App {
             began_at,
             base_url,
             receipt_keys,
-            openapi: openapi.to_string().into(),
+            openapi: OnceLock::new(),
             closing,
             operations: wire::openapi::operations()
                 .map(|operation| ((operation.method, operation.path), operation))
@@ -109,6 +102,21 @@ impl App {
             uploads,
             sockets: Arc::default(),
         })
+    }
+
+    /// Returns the API's description.
+    pub(crate) fn openapi(&self) -> Bytes {
+        let written = self.openapi.get_or_init(|| {
+            let sizes = wire::openapi::Sizes {
+                body_bytes_max: self.config.body_bytes_max,
+                artifact_bytes_max: self.config.artifact_bytes_max,
+                bundle_bytes_max: BUNDLE_BYTES_MAX,
+                initial_messages_max: self.engine.limits().fork_messages_max,
+            };
+            let document = wire::openapi::document(VERSION, &self.base_url, &sizes);
+            document.to_string().into()
+        });
+        written.clone()
     }
 
     /// Returns the description of what a method of a path does.

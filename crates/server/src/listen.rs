@@ -17,6 +17,7 @@ use axum::body::Body;
 use axum::http::Request;
 use axum::response::Response;
 use engine::Engine;
+use engine::port::BoxFuture;
 use hyper::body::Incoming;
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use hyper_util::server::conn::auto;
@@ -132,7 +133,7 @@ pub async fn bind(config: Config) -> Result<Bound, ServeError> {
 pub async fn serve(
     engine: Engine,
     config: Config,
-    shutdown: impl Future<Output = ()>,
+    shutdown: impl Future<Output = ()> + Send,
 ) -> Result<(), ServeError> {
     bind(config).await?.serve(engine, shutdown).await;
     Ok(())
@@ -154,7 +155,16 @@ impl Bound {
     }
 
     /// Serves until told to stop, then stops in order. Drains the engine.
-    pub async fn serve(self, engine: Engine, shutdown: impl Future<Output = ()>) {
+    pub async fn serve(self, engine: Engine, shutdown: impl Future<Output = ()> + Send) {
+        self.serve_until(engine, Box::pin(shutdown)).await;
+    }
+
+    /// A future is compiled where it is boxed: connections here, and not in whatever crate serves.
+    fn serve_until<'a>(self, engine: Engine, shutdown: BoxFuture<'a, ()>) -> BoxFuture<'a, ()> {
+        Box::pin(self.answer_until(engine, shutdown))
+    }
+
+    async fn answer_until(self, engine: Engine, shutdown: BoxFuture<'_, ()>) {
         let url = self.url();
         tracing::info!(url, "listening");
         let (closing, closed) = watch::channel(false);

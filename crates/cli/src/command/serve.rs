@@ -245,7 +245,7 @@ impl Server {
     }
 
     /// Answers until `stop`, then drains.
-    pub(crate) async fn serve(self, stop: impl Future<Output = ()>) {
+    pub(crate) async fn serve(self, stop: impl Future<Output = ()> + Send) {
         let witnesses = tokio::spawn(crate::witness::tend(self.data, self.engine.clone()));
         let told = self.webhooks.into_iter();
         let told = told.map(|webhook| tokio::spawn(webhook::tend(webhook, self.engine.clone())));

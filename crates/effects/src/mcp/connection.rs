@@ -107,17 +107,17 @@ impl Server {
         };
         let limit = Duration::from_millis(config.start_timeout_ms);
         let mut process = None;
-        let ready = match &config.url {
-            Some(url) => {
+        let ready = match (&config.url, &self.client) {
+            (Some(url), Some(client)) => {
                 let client = http::Client {
-                    inner: self.client.clone(),
+                    inner: client.clone(),
                     flood: flood.clone(),
                 };
                 let settings = self.settings(url, &given)?;
                 let transport = StreamableHttpClientTransport::with_client(client, settings);
                 timeout(limit, me.serve_with_lifecycle(transport, lifecycle)).await
             }
-            None => {
+            _ => {
                 let sandbox = self.sandbox.as_ref().ok_or_else(|| {
                     McpError::Failed("mcp_unavailable", "there is no program".to_owned())
                 })?;

@@ -48,7 +48,7 @@ async fn version() -> Response {
 }
 
 async fn openapi(State(app): State<Arc<App>>) -> Response {
-    json_bytes(app.openapi.clone())
+    json_bytes(app.openapi())
 }
 
 async fn discovery(State(app): State<Arc<App>>) -> Response {
