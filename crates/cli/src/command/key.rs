@@ -169,7 +169,7 @@ async fn list(args: KeyListArgs) -> anyhow::Result<Exit> {
     )?;
     let mut out = Output::stdout();
     if args.json {
-        out.json(&keys.iter().map(as_json).collect())?;
+        out.json(&keys.iter().map(as_json).collect::<Vec<_>>())?;
         return Ok(Exit::Ok);
     }
     if is_quiet() {

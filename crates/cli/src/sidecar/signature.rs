@@ -14,7 +14,7 @@ use base64::{Engine as _, engine::general_purpose::URL_SAFE_NO_PAD};
 use canon::Integers;
 use ed25519_dalek::{Signer as _, SigningKey, VerifyingKey};
 
-use super::output;
+use crate::output::{Output, complain};
 
 pub(super) const EXAMPLES: &str = "\
 Example:
@@ -55,11 +55,11 @@ pub(super) fn keygen(args: &KeygenArgs) -> anyhow::Result<ExitCode> {
     let public = format!("{PUBLIC_PREFIX}{public}");
     if args.json {
         let made = serde_json::json!({"public_key": public, "seed_file": args.file});
-        output::print_json(&made)?;
+        Output::stdout().json(&made)?;
         return Ok(ExitCode::SUCCESS);
     }
-    output::print(&format!("{public}\n"))?;
-    output::say(&format!("seed written to `{}`", args.file.display()));
+    Output::stdout().line(public)?;
+    complain(format_args!("seed written to `{}`", args.file.display()));
     Ok(ExitCode::SUCCESS)
 }
 
