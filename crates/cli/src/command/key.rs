@@ -65,14 +65,9 @@ async fn create(args: KeyCreateArgs) -> anyhow::Result<Exit> {
     drop(store);
     let text = new_text()?;
     let key = ApiKey {
-        id: new_id()?,
-        digest: digest(&text),
-        actor: actor.to_owned(),
         workspaces,
-        scopes,
-        created_at: now(),
-        revoked_at: None,
         expires_at,
+        ..ApiKey::new(new_id()?, digest(&text), actor, scopes, now())
     };
     operator::change(&args.data.data, key.clone()).await?;
     if args.json {

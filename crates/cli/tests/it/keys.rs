@@ -316,16 +316,13 @@ fn u23_keys_from_before_have_no_events_and_that_is_said() {
     let world = World::new();
     world.serve().stop();
     let store = store::SqliteStore::open(&world.data(), store::Options::default()).unwrap();
-    let old = engine::port::ApiKey {
-        id: "key_old".to_owned(),
-        digest: canon::sha256(b"rpk_old"),
-        actor: "old".to_owned(),
-        workspaces: None,
-        scopes: vec!["tasks:read".to_owned()],
-        created_at: domain::Timestamp::from_micros(1),
-        revoked_at: None,
-        expires_at: None,
-    };
+    let old = engine::port::ApiKey::new(
+        "key_old",
+        canon::sha256(b"rpk_old"),
+        "old",
+        ["tasks:read"],
+        domain::Timestamp::from_micros(1),
+    );
     let runtime = tokio::runtime::Runtime::new().unwrap();
     runtime.block_on(store.put_api_key(old)).unwrap();
     store.close();
