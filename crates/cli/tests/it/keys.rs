@@ -379,7 +379,7 @@ fn u23_a_key_that_no_event_made_is_not_taken_for_one_from_before() {
     let said = world.run(&["key", "grant", "key_ghost", "approvals:write"]);
     assert_eq!(said.code, 2, "{said:?}");
     let mut command = world.command(&["serve", "--listen", "127.0.0.1:0"]);
-    let Err(said) = crate::world::Server::start(&mut command) else {
+    let Err(said) = testing::process::Server::start(&mut command) else {
         panic!("it serves with a key that nobody made");
     };
     assert!(said.stderr.contains("`key_ghost`"), "{said:?}");
