@@ -364,15 +364,10 @@ impl Reader {
                 None => clock.sleep(Duration::from_millis(300)).await,
             }
         };
+        let (digest, made_at) = (canon::sha256(b"reader"), Timestamp::from_micros(0));
         let caller = Caller::from_key(&ApiKey {
-            id: "reader".to_owned(),
-            digest: canon::sha256(b"reader"),
-            actor: "reader".to_owned(),
             workspaces: Some(vec![WorkspaceId::local().to_string(), other.to_string()]),
-            scopes: vec!["*".to_owned()],
-            created_at: Timestamp::from_micros(0),
-            revoked_at: None,
-            expires_at: None,
+            ..ApiKey::new("reader", digest, "reader", ["*"], made_at)
         });
         let mut range = EventRange {
             filters: Filters::default(),

@@ -7,11 +7,12 @@ mod event;
 mod pager;
 mod progress;
 
+use std::borrow::Cow;
 use std::fmt;
 use std::io::{self, IsTerminal, Write};
 use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
 
-use serde_json::Value;
+use serde::Serialize;
 
 pub(crate) use event::{KIND_WIDTH, event_line, is_told_elsewhere};
 pub(crate) use pager::Pager;
@@ -78,8 +79,8 @@ impl Output {
     }
 
     /// Writes a value as indented JSON.
-    pub(crate) fn json(&mut self, value: &Value) -> anyhow::Result<()> {
-        self.line(format_args!("{value:#}"))
+    pub(crate) fn json(&mut self, value: &impl Serialize) -> anyhow::Result<()> {
+        self.line(serde_json::to_string_pretty(value)?)
     }
 
     /// Writes the ids of a list alone, one per line.
@@ -171,7 +172,7 @@ pub(crate) fn talk(text: impl fmt::Display) {
     }
 }
 
-/// Says what went wrong, whoever wants quiet.
+/// Says what must be heard, such as what went wrong, whoever wants quiet.
 pub(crate) fn complain(text: impl fmt::Display) {
     let _ = writeln!(io::stderr().lock(), "{text}");
 }
@@ -210,15 +211,33 @@ pub(crate) fn printable(text: &str) -> String {
     text.chars()
         .map(|c| match c {
             '\n' | '\t' => c,
-            // Beside C0 and C1: the marks that reverse the direction of text can make a line lie.
-            c if c.is_control()
-                || matches!(c, '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}') =>
-            {
-                '\u{fffd}'
-            }
+            c if is_steering(c) => '\u{fffd}',
             c => c,
         })
         .collect()
+}
+
+/// Returns text on one line, with escapes in the place of what is hidden: what a stranger wrote and is compared with files.
+pub(crate) fn escaped(text: &str) -> Cow<'_, str> {
+    // What breaks a line in some viewers, or is not seen in any.
+    const UNSEEN: [char; 5] = ['\u{2028}', '\u{2029}', '\u{200e}', '\u{200f}', '\u{feff}'];
+    let is_hidden = |c: char| is_steering(c) || UNSEEN.contains(&c);
+    if !text.contains(is_hidden) {
+        return Cow::Borrowed(text);
+    }
+    let mut shown = String::with_capacity(text.len() + 8);
+    for c in text.chars() {
+        match is_hidden(c) {
+            true => shown.extend(c.escape_default()),
+            false => shown.push(c),
+        }
+    }
+    Cow::Owned(shown)
+}
+
+/// True for what drives a terminal: C0 and C1, and the marks that reverse the direction of text, which can make a line lie.
+fn is_steering(c: char) -> bool {
+    c.is_control() || matches!(c, '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
 }
 
 /// Returns text on one line, cut to a width with `…`.
@@ -312,5 +331,14 @@ mod tests {
         );
         assert_eq!(shorten("one\ntwo  three", 8), "one two…");
         assert_eq!(shorten("short", 8), "short");
+    }
+
+    #[test]
+    fn nothing_that_is_escaped_breaks_its_line() {
+        assert_eq!(escaped("tokens/a b é.yml"), "tokens/a b é.yml");
+        assert_eq!(
+            escaped("a\n  ok    token\u{1b}[2K\u{202e}\u{2028}x"),
+            "a\\n  ok    token\\u{1b}[2K\\u{202e}\\u{2028}x"
+        );
     }
 }

@@ -182,7 +182,7 @@ fn list(args: &ListArgs) -> anyhow::Result<Exit> {
     if args.json {
         let listed = kept.iter();
         let listed = listed.map(|one| json!({"name": one.name, "version": one.version}));
-        output.json(&listed.collect())?;
+        output.json(&listed.collect::<Vec<_>>())?;
     } else if is_quiet() {
         output.ids(kept.iter().map(|one| one.name.as_str()))?;
     } else {

@@ -38,6 +38,7 @@ use crate::workflow::Seat;
 pub use control::{Control, ControlError, Label};
 pub use execution::{Ended, SettleError, Ticket};
 pub use remote::{Before, Proposal, Settled};
+pub(crate) use response::join;
 
 /// How many records may wait to be read: a session whose record nobody takes does not go on.
 const RECORDS_MAX: usize = 10_000;
@@ -244,16 +245,7 @@ impl Driver {
         slots: BTreeMap<String, String>,
         labels: &[String],
     ) -> Result<Self, crate::state::ImpossibleEvent> {
-        let options = rules.options();
-        let agent = options.agent.clone();
-        let begin = Begin {
-            session_id: options.session_id.clone(),
-            agent: agent.or_else(|| rules.compiled().session().agent.clone()),
-            at,
-            compiled: rules.compiled().digest(),
-            labels: options.labels.iter().chain(labels).cloned().collect(),
-            slots,
-        };
+        let begin = Begin::under(&rules, at, labels, slots);
         let state = State::begin(rules.compiled(), &begin)?;
         let looks = |contract: &crate::contract::Contract| !contract.input_invariants.is_empty();
         let looks_at_requests = rules.compiled().tools().any(looks);

@@ -10,6 +10,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::decimal::Decimal;
 use crate::narrow::Narrowing;
+use crate::rules::Rules;
 
 /// One fact.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -213,4 +214,25 @@ pub struct Begin {
     pub labels: Vec<String>,
     /// Slots that a parent handed over, as JSON texts.
     pub slots: BTreeMap<String, String>,
+}
+
+impl Begin {
+    /// Returns how a session under these rules begins, with the labels and slots that a parent handed over.
+    pub(crate) fn under(
+        rules: &Rules,
+        at: Timestamp,
+        labels: &[String],
+        slots: BTreeMap<String, String>,
+    ) -> Self {
+        let options = rules.options();
+        let agent = options.agent.clone();
+        Self {
+            session_id: options.session_id.clone(),
+            agent: agent.or_else(|| rules.compiled().session().agent.clone()),
+            at,
+            compiled: rules.compiled().digest(),
+            labels: options.labels.iter().chain(labels).cloned().collect(),
+            slots,
+        }
+    }
 }

@@ -22,6 +22,7 @@ use crate::checkpoint::{ApprovalRequest, ApprovalResponse};
 use crate::compile::compile;
 use crate::cost::Usage;
 use crate::decode::is_label;
+use crate::driver::join;
 use crate::event::{Begin, Event, SeenOutput};
 use crate::gate::{Decision, SUBSTITUTE, Settlement, ShadowDelta, refused, settle, settled};
 use crate::health::{Health, HostFacts, health};
@@ -179,21 +180,9 @@ impl<C: ModelClient, H: Hooks> Governed<C, H> {
     }
 
     fn begin(client: C, rules: Rules, mut hooks: H, taken: Option<&Offer>) -> Result<Self, Fault> {
-        let options = rules.options();
-        let labels = taken
-            .map(|offer| offer.labels.as_slice())
-            .unwrap_or_default();
-        let begin = Begin {
-            session_id: options.session_id.clone(),
-            agent: options
-                .agent
-                .clone()
-                .or_else(|| rules.compiled().session().agent.clone()),
-            at: hooks.now(),
-            compiled: rules.compiled().digest(),
-            labels: options.labels.iter().chain(labels).cloned().collect(),
-            slots: taken.map(|offer| offer.slots.clone()).unwrap_or_default(),
-        };
+        let labels = taken.map_or(&[][..], |offer| &offer.labels);
+        let slots = taken.map(|offer| offer.slots.clone()).unwrap_or_default();
+        let begin = Begin::under(&rules, hooks.now(), labels, slots);
         let state = State::begin(rules.compiled(), &begin)
             .map_err(|error| Fault::new(error.to_string()))?;
         Ok(Self {
@@ -570,12 +559,5 @@ fn planned_choice(
         ToolChoice::Auto | ToolChoice::None | ToolChoice::Required | ToolChoice::Named(_) => {
             choice.clone()
         }
-    }
-}
-
-fn join(first: Option<String>, second: Option<String>) -> Option<String> {
-    match (first, second) {
-        (Some(first), Some(second)) => Some(format!("{first} {second}")),
-        (first, second) => first.or(second),
     }
 }

@@ -43,7 +43,7 @@ pub use id::*;
 pub use kind::{
     FurtherLink, InDiff, InReceipt, InRecovery, InReplay, Kind, NamedBlob, Retention, UnknownKind,
 };
-pub use lifecycle::{Status, StatusChange};
+pub use lifecycle::Status;
 pub use part::{
     BLOB_MEMBER, Blob, INLINE_BYTES_MAX, Moved, PartError, Role, Visibility, artifact_reference,
     blob_reference, check_parts, externalize, moved,

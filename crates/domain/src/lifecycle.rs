@@ -22,15 +22,6 @@ pub enum Status {
     Canceled,
 }
 
-/// A move from one status to another.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct StatusChange {
-    /// The status before.
-    pub from: Status,
-    /// The status after.
-    pub to: Status,
-}
-
 impl Status {
     /// Every status, in lifecycle order.
     pub const ALL: [Status; 7] = [

@@ -91,15 +91,7 @@ async fn try_change(
             known.into_iter().for_each(|known| scratch.insert(known));
             let events = seal(&log, &mut scratch, &drafts, first, now)?;
             Ok(SealedTurn {
-                events: events
-                    .into_iter()
-                    .map(|sealed| StoredEvent {
-                        position: sealed.position,
-                        links: sealed.links,
-                        resource: sealed.resource,
-                        bytes: sealed.bytes.into(),
-                    })
-                    .collect(),
+                events: events.into_iter().map(StoredEvent::from).collect(),
                 documents: scratch.iter_shared().cloned().collect(),
                 api_keys: vec![key],
                 ..SealedTurn::default()

@@ -10,7 +10,7 @@ use std::time::Duration;
 use canon::{Digest, Value};
 use domain::{
     BatchId, Command, CosignHead, Document, Order, Position, ResourceKind, Scratch, SealHead,
-    Sealed, State, Timestamp, decide, seal,
+    State, Timestamp, decide, seal,
 };
 use receipts::merkle::{self, Frontier};
 use receipts::note::{Checkpoint, Note, NoteKey, SignatureLine};
@@ -511,7 +511,7 @@ pub async fn seal_first(
             let mut scratch = Scratch::default();
             let events = seal(&log, &mut scratch, &drafts, first, now)?;
             Ok(SealedTurn {
-                events: events.into_iter().map(stored).collect(),
+                events: events.into_iter().map(StoredEvent::from).collect(),
                 documents: scratch.iter_shared().cloned().collect(),
                 ..SealedTurn::default()
             })
@@ -530,15 +530,6 @@ pub enum Beginning {
     Recovery(Value),
     /// Another signing key, by a statement that both keys signed.
     Rotation(Value),
-}
-
-fn stored(sealed: Sealed) -> StoredEvent {
-    StoredEvent {
-        position: sealed.position,
-        links: sealed.links,
-        resource: sealed.resource,
-        bytes: sealed.bytes.into(),
-    }
 }
 
 /// Signs a head over the whole tree.

@@ -5,6 +5,15 @@
 
 use crate::block::Redaction;
 
+/// Flags of our own program that take an API key, which may be one of another server and have any form.
+const OWN_FLAGS: [&str; 5] = [
+    "key",
+    "other-key",
+    "approver-key",
+    "dead-key",
+    "expired-key",
+];
+
 /// Something in an argument vector that looks like a credential.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Secret {
@@ -34,7 +43,8 @@ pub fn find_secrets(argv: &[String]) -> Vec<Secret> {
         };
         let label = label(name);
         let is_flag = name.starts_with('-');
-        if is_secret_name(&label) && (is_flag || value_start.is_some()) {
+        let is_own_flag = is_flag && OWN_FLAGS.contains(&label.as_str());
+        if is_own_flag || is_secret_name(&label) && (is_flag || value_start.is_some()) {
             match value_start {
                 Some(start) if argument.len() > start => push(label, start),
                 Some(_) => {}
@@ -129,12 +139,14 @@ fn is_secret_name(label: &str) -> bool {
     let suffix = ["-token", "-pat"];
     let named = PARTS.iter().any(|part| label.contains(part));
     let tail = suffix.iter().any(|suffix| label.ends_with(suffix));
+    let own = label.starts_with("reprise-") && label.ends_with("-key");
     let count = label.starts_with("max-") || label.ends_with("style-token");
-    (named || tail) && !count && label.len() < 80
+    (named || tail || own) && !count && label.len() < 80
 }
 
 fn key_by_form(text: &str) -> Option<(&'static str, usize)> {
-    const PREFIXES: [(&str, &str, usize); 14] = [
+    const PREFIXES: [(&str, &str, usize); 15] = [
+        ("rpk_", "reprise-key", 20),
         ("sk-", "api-key", 20),
         ("rk_live_", "api-key", 20),
         ("sk_live_", "api-key", 20),
@@ -252,6 +264,50 @@ mod tests {
         check(
             &["curl", "-H", "Authorization: token a1"],
             &["curl", "-H", "Authorization: <redacted:authorization>"],
+        );
+    }
+
+    #[test]
+    fn rb_md_09_keys_of_our_own_server_are_taken_out() {
+        let key = format!("rpk_{}", "0123456789abcdef".repeat(4));
+        check(&["sh", &key], &["sh", "<redacted:reprise-key>"]);
+        for flag in ["--key", "--other-key", "--approver-key"] {
+            let name = flag.trim_start_matches('-');
+            let redacted = format!("<redacted:{name}>");
+            check(&["reprise", flag, &key], &["reprise", flag, &redacted]);
+            // A key of another server has another form.
+            check(&["reprise", flag, "k1"], &["reprise", flag, &redacted]);
+            check(
+                &["reprise", &format!("{flag}={key}")],
+                &["reprise", &format!("{flag}={redacted}")],
+            );
+        }
+        check(
+            &["env", &format!("REPRISE_KEY={key}"), "REPRISE_OTHER_KEY=k1"],
+            &[
+                "env",
+                "REPRISE_KEY=<redacted:reprise-key>",
+                "REPRISE_OTHER_KEY=<redacted:reprise-other-key>",
+            ],
+        );
+        assert!(is_secret_variable("REPRISE_KEY") && looks_secret(&key));
+        check(
+            &[
+                "receipt",
+                "--keys",
+                "jwks.json",
+                "key=a",
+                "--idempotency-key",
+                "1",
+            ],
+            &[
+                "receipt",
+                "--keys",
+                "jwks.json",
+                "key=a",
+                "--idempotency-key",
+                "1",
+            ],
         );
     }
 

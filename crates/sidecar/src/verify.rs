@@ -113,6 +113,27 @@ pub struct Check {
     pub actual: Option<Digest>,
 }
 
+impl Check {
+    /// Returns an answer that compares no hash.
+    pub fn new(
+        field: impl Into<String>,
+        path: impl Into<String>,
+        (result, reason, detail): (Outcome, Option<Reason>, Option<String>),
+    ) -> Self {
+        Self {
+            field: field.into(),
+            path: path.into(),
+            relocated_to: None,
+            result,
+            reason,
+            detail,
+            matched: None,
+            expected: None,
+            actual: None,
+        }
+    }
+}
+
 /// What to look at beyond the inputs.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct VerifyOptions {
@@ -264,7 +285,7 @@ fn block_check(path: &str, sidecar: &Sidecar, files: &dyn Files, options: &Verif
         let detail = Some(why.to_owned());
         (Outcome::Note, Some(Reason::NotChecked), detail)
     };
-    let (result, reason, detail) = if options.before_run {
+    let answer = if options.before_run {
         unchecked("the run wrote it later")
     } else {
         match compared() {
@@ -275,17 +296,7 @@ fn block_check(path: &str, sidecar: &Sidecar, files: &dyn Files, options: &Verif
             Err(Failure { reason, detail }) => (Outcome::Fail, Some(reason), detail),
         }
     };
-    Check {
-        field: "block".to_owned(),
-        path: path.to_owned(),
-        relocated_to: None,
-        result,
-        reason,
-        detail,
-        matched: None,
-        expected: None,
-        actual: None,
-    }
+    Check::new("block", path, answer)
 }
 
 fn artifact(field: &str, recorded: &Artifact, profile: Profile, files: &dyn Files) -> Check {
@@ -308,16 +319,14 @@ fn written_later(field: &str, path: &str, expected: Digest) -> Check {
 
 /// Returns the note on something that cannot be looked at.
 fn unchecked(field: &str, path: &str, expected: Digest, detail: &str) -> Check {
+    let answer = (
+        Outcome::Note,
+        Some(Reason::NotChecked),
+        Some(detail.to_owned()),
+    );
     Check {
-        field: field.to_owned(),
-        path: path.to_owned(),
-        relocated_to: None,
-        result: Outcome::Note,
-        reason: Some(Reason::NotChecked),
-        detail: Some(detail.to_owned()),
-        matched: None,
         expected: Some(expected),
-        actual: None,
+        ..Check::new(field, path, answer)
     }
 }
 
@@ -402,15 +411,11 @@ fn judge(
         Err(Failure { reason, detail }) => (Outcome::Fail, Some(reason), detail, None, None),
     };
     Check {
-        field: field.to_owned(),
-        path: path.to_owned(),
         relocated_to,
-        result,
-        reason,
-        detail,
         matched,
         expected: Some(expected),
         actual,
+        ..Check::new(field, path, (result, reason, detail))
     }
 }
 

@@ -1,7 +1,10 @@
-//! Groups of tests that need what a clone does not have: published data, rights, programs.
+//! What tests of several crates share: programs that they start, and groups of tests that need what a clone does not have:
+//! published data, rights, programs.
 //!
 //! A test of a group that cannot run is noted as left out, with the reason, and passes; if its group is demanded, it
 //! fails. `cargo xtask test` sets where notes go, counts them per group, and fails when nothing of a demanded group ran.
+
+pub mod process;
 
 use std::fmt::Display;
 use std::fs::OpenOptions;

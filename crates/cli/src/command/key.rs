@@ -65,14 +65,9 @@ async fn create(args: KeyCreateArgs) -> anyhow::Result<Exit> {
     drop(store);
     let text = new_text()?;
     let key = ApiKey {
-        id: new_id()?,
-        digest: digest(&text),
-        actor: actor.to_owned(),
         workspaces,
-        scopes,
-        created_at: now(),
-        revoked_at: None,
         expires_at,
+        ..ApiKey::new(new_id()?, digest(&text), actor, scopes, now())
     };
     operator::change(&args.data.data, key.clone()).await?;
     if args.json {
@@ -169,7 +164,7 @@ async fn list(args: KeyListArgs) -> anyhow::Result<Exit> {
     )?;
     let mut out = Output::stdout();
     if args.json {
-        out.json(&keys.iter().map(as_json).collect())?;
+        out.json(&keys.iter().map(as_json).collect::<Vec<_>>())?;
         return Ok(Exit::Ok);
     }
     if is_quiet() {

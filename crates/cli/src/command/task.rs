@@ -397,7 +397,7 @@ async fn list(args: TaskListArgs) -> anyhow::Result<Exit> {
         .collect::<anyhow::Result<_>>()?;
     let mut out = Output::stdout();
     if args.json {
-        out.json(&tasks.iter().map(|task| task.raw.clone()).collect())?;
+        out.json(&tasks.iter().map(|task| &task.raw).collect::<Vec<_>>())?;
     } else if is_quiet() {
         out.ids(tasks.iter().map(|task| task.id.as_str()))?;
     } else if tasks.is_empty() {
@@ -660,7 +660,7 @@ async fn cancel(args: TaskCancelArgs) -> anyhow::Result<Exit> {
     match (tasks.as_slice(), args.json) {
         ([task], _) => shown(task, args.json)?,
         (tasks, true) => {
-            Output::stdout().json(&tasks.iter().map(|task| task.raw.clone()).collect())?;
+            Output::stdout().json(&tasks.iter().map(|task| &task.raw).collect::<Vec<_>>())?;
         }
         (tasks, false) => {
             for task in tasks {

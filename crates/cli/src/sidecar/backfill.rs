@@ -18,8 +18,8 @@ use super::files::WorkingTree;
 use super::git::{self, AtCommit};
 use super::hashing::below_root;
 use super::locate::{self, Pair, directory_of};
-use super::output::{print_json, say};
 use super::write::Prepared;
+use crate::output::{Output, complain};
 
 pub(super) const EXAMPLES: &str = "\
 Examples:
@@ -83,14 +83,14 @@ pub(super) fn run(args: &BackfillArgs) -> anyhow::Result<ExitCode> {
             }
         };
         if !args.json {
-            say(&message);
+            complain(&message);
         }
         told.push(serde_json::json!({
             "report": report, "sidecar": pair.sidecar, "result": result, "message": message,
         }));
     }
     if args.json {
-        print_json(&told)?;
+        Output::stdout().json(&told)?;
     }
     Ok(ExitCode::from(if refused { 2 } else { 0 }))
 }

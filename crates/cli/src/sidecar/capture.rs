@@ -18,12 +18,13 @@ use ed25519_dalek::SigningKey;
 
 use super::facts::{FactArgs, GeneralSamplingArgs, now};
 use super::files::{WorkingTree, read_file};
+use super::git;
 use super::hashing::{Wanted, artifact, below_root, mode_of};
 use super::locate::{self, Pair, directory_of};
 use super::recording::RecordingArgs;
 use super::signature;
 use super::write::Prepared;
-use super::{git, output};
+use crate::output::{self, complain};
 
 pub(super) const EXAMPLES: &str = "\
 Examples:
@@ -192,9 +193,9 @@ pub(super) fn run(mut args: CaptureArgs) -> anyhow::Result<ExitCode> {
         && !status.success()
     {
         // Schema 1 has no member for a failed run.
-        output::say(&format!("no sidecar: the command ended with {status}"));
+        complain(format_args!("no sidecar: the command ended with {status}"));
         if args.json {
-            output::print_json(&told(&args, None, &ran))?;
+            output::Output::stdout().json(&told(&args, None, &ran))?;
         }
         return Ok(exit_code(Some(status)));
     }
@@ -212,9 +213,12 @@ pub(super) fn run(mut args: CaptureArgs) -> anyhow::Result<ExitCode> {
         report.as_ref().filter(|_| !args.no_block),
     )?;
     if args.json {
-        output::print_json(&told(&args, Some(&plan.sidecar), &ran))?;
+        output::Output::stdout().json(&told(&args, Some(&plan.sidecar), &ran))?;
     } else {
-        output::say(&format!("sidecar written to `{}`", plan.sidecar.display()));
+        complain(format_args!(
+            "sidecar written to `{}`",
+            plan.sidecar.display()
+        ));
     }
     Ok(exit_code(ran.status))
 }
@@ -332,7 +336,7 @@ fn plan(args: &CaptureArgs) -> anyhow::Result<Plan> {
     }
     let inputs = build::inputs(args, &tree, ahd)?;
     if inputs.is_empty() {
-        output::say("warning: no --input is given: a reader will have nothing to verify");
+        complain("warning: no --input is given: a reader will have nothing to verify");
     }
     let outputs = outputs(args, &tree)?;
     let mut ignored = vec![absolute(&sidecar)?];
@@ -362,7 +366,7 @@ fn plan(args: &CaptureArgs) -> anyhow::Result<Plan> {
         && in_repository(tree.root())
         && let Some(said) = git::complaint(tree.root())
     {
-        output::say(&format!("warning: no commit is recorded: {said}"));
+        complain(format_args!("warning: no commit is recorded: {said}"));
     }
     let known = build::Materials {
         tree: &tree,

@@ -5,60 +5,14 @@
 
 mod facts;
 
-use std::borrow::Cow;
-use std::io::{self, Write as _};
 use std::path::{Path, PathBuf};
 
 use ::sidecar::{Check, Outcome, Reason, Sidecar, Verification};
-use anyhow::Context as _;
 use quick_junit::{NonSuccessKind, Report, TestCase, TestCaseStatus, TestSuite};
 use serde::Serialize;
 
 use super::write::Prepared;
-
-/// Talks to the user, beside the data.
-pub(super) fn say(line: &str) {
-    let _ = writeln!(io::stderr(), "{line}");
-}
-
-/// Returns a text as it may be shown: on one line, control characters escaped.
-pub(super) fn shown(text: &str) -> Cow<'_, str> {
-    // Beside the controls, what breaks a line or turns the direction of writing in some viewers.
-    let hidden = |char: char| {
-        char.is_control()
-            || matches!(
-                char,
-                '\u{2028}' | '\u{2029}' | '\u{200e}' | '\u{200f}' | '\u{feff}'
-            )
-            || matches!(char, '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
-    };
-    if !text.contains(hidden) {
-        return Cow::Borrowed(text);
-    }
-    let mut out = String::with_capacity(text.len() + 8);
-    for char in text.chars() {
-        if hidden(char) {
-            out.extend(char.escape_default());
-        } else {
-            out.push(char);
-        }
-    }
-    Cow::Owned(out)
-}
-
-/// Prints data. Nobody reading on does not change the answer, which is the exit status.
-pub(super) fn print(text: &str) -> anyhow::Result<()> {
-    let mut out = io::stdout().lock();
-    match out.write_all(text.as_bytes()).and_then(|()| out.flush()) {
-        Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Ok(()),
-        outcome => outcome.context("cannot write to standard output"),
-    }
-}
-
-/// Prints a value as one JSON document.
-pub(super) fn print_json(value: &impl Serialize) -> anyhow::Result<()> {
-    print(&format!("{}\n", serde_json::to_string_pretty(value)?))
-}
+use crate::output::escaped;
 
 /// The outcome of `verify` as a document.
 #[derive(Debug, Serialize)]
@@ -117,14 +71,14 @@ pub(super) fn text(
     }
     let mut text = String::new();
     for (name, value) in lines {
-        text.push_str(&format!("{name:<9}{}\n", shown(&value)));
+        text.push_str(&format!("{name:<9}{}\n", escaped(&value)));
     }
     text.push('\n');
     for check in &verification.checks {
         text.push_str(&check_lines(check));
     }
     for warning in &verification.warnings {
-        text.push_str(&format!("  warning: {}\n", shown(warning)));
+        text.push_str(&format!("  warning: {}\n", escaped(warning)));
     }
     for NotChecked { part, ask } in not_checked {
         text.push_str(&format!("  not checked: {part}; {ask}\n"));
@@ -169,9 +123,9 @@ pub(super) fn check_lines(check: &Check) -> String {
 }
 
 fn phrase(check: &Check) -> String {
-    let mut phrase = format!("`{}`", shown(&check.path));
+    let mut phrase = format!("`{}`", escaped(&check.path));
     if let Some(found) = &check.relocated_to {
-        phrase.push_str(&format!(" found at `{}`", shown(found)));
+        phrase.push_str(&format!(" found at `{}`", escaped(found)));
     }
     if let Some(mode) = check.matched {
         phrase.push_str(&format!(" agrees by {mode}"));
@@ -180,7 +134,7 @@ fn phrase(check: &Check) -> String {
         phrase.push_str(&format!(": {}", reason.name()));
     }
     if let Some(detail) = &check.detail {
-        phrase.push_str(&format!(": {}", shown(detail)));
+        phrase.push_str(&format!(": {}", escaped(detail)));
     }
     phrase
 }
@@ -217,18 +171,4 @@ pub(super) fn write_junit(path: &Path, outlook: &Outlook) -> anyhow::Result<()> 
     let mut report = Report::new("reprise sidecar verify");
     report.add_test_suite(suite);
     Prepared::new(path, report.to_string()?.as_bytes())?.commit()
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn nothing_that_is_shown_breaks_its_line() {
-        assert_eq!(shown("tokens/a b é.yml"), "tokens/a b é.yml");
-        assert_eq!(
-            shown("a\n  ok    token\u{1b}[2K\u{202e}x"),
-            "a\\n  ok    token\\u{1b}[2K\\u{202e}x"
-        );
-    }
 }

@@ -26,9 +26,10 @@ use super::files::WorkingTree;
 use super::git::{self, AtCommit};
 use super::hashing::{artifact, below_root};
 use super::locate::{Pair, directory_of};
-use super::output::{self, say};
+use super::output;
 use super::verify::{NoVerdict, read_pair, root_of};
 use super::write::Prepared;
+use crate::output::{Output, complain, escaped};
 
 pub(super) const EXAMPLES: &str = "\
 Examples:
@@ -117,17 +118,17 @@ pub(super) fn run(args: &RerunArgs) -> anyhow::Result<ExitCode> {
         comparison: Vec::new(),
     };
     for check in &outcomes.failed {
-        say(output::check_lines(check).trim_end());
+        complain(output::check_lines(check).trim_end());
     }
     if stopped {
-        say("drift: not run again; --force goes on");
+        complain("drift: not run again; --force goes on");
         if args.json {
-            output::print_json(&outcomes)?;
+            Output::stdout().json(&outcomes)?;
         }
         return Ok(ExitCode::from(1));
     }
     for warning in &outcomes.warnings {
-        say(&format!("warning: {}", output::shown(warning)));
+        complain(format_args!("warning: {}", escaped(warning)));
     }
     if args.exec {
         let recorded = match &read.sidecar {
@@ -137,9 +138,9 @@ pub(super) fn run(args: &RerunArgs) -> anyhow::Result<ExitCode> {
         perform(args, &pair, &read, recorded, &tree, &place, &mut outcomes)?;
     }
     if args.json {
-        output::print_json(&outcomes)?;
+        Output::stdout().json(&outcomes)?;
     } else {
-        output::print(&text(&outcomes))?;
+        Output::stdout().write(&text(&outcomes))?;
     }
     let broken = outcomes
         .comparison
@@ -308,7 +309,7 @@ fn perform(
     let (argv, substitutions) = command::localise(&supplied, tree.root(), &root);
     for Substitution { from, to, .. } in &substitutions {
         let line = format!("substituted `{to}` for `{from}`");
-        say(&output::shown(&line));
+        complain(escaped(&line));
     }
     outcomes.substitutions = substitutions;
     let profile = recorded.profile.unwrap_or(Profile::Jcs1);
@@ -399,7 +400,7 @@ fn hash_again(
             .unwrap_or_else(|_| input.path.clone());
         match artifact(root, &input.role, &path, input.mode, profile) {
             Ok(hashed) => inputs.push(hashed),
-            Err(error) if force => say(&format!("warning: {error:#}")),
+            Err(error) if force => complain(format_args!("warning: {error:#}")),
             Err(error) => return Err(error),
         }
     }
@@ -511,7 +512,7 @@ fn text(outcomes: &Outcomes) -> String {
     }
     let mut text = String::new();
     for line in &outcomes.comparison {
-        let subject = output::shown(&line.subject);
+        let subject = escaped(&line.subject);
         text.push_str(&format!("  {:<22}{subject}\n", line.result.phrase()));
     }
     let shown = |name: &str, path: &Option<PathBuf>| match path {

@@ -14,7 +14,7 @@ use base64::{Engine as _, engine::general_purpose::URL_SAFE_NO_PAD};
 use canon::Integers;
 use ed25519_dalek::{Signer as _, SigningKey, VerifyingKey};
 
-use super::output;
+use crate::output::{Output, complain};
 
 pub(super) const EXAMPLES: &str = "\
 Example:
@@ -55,11 +55,11 @@ pub(super) fn keygen(args: &KeygenArgs) -> anyhow::Result<ExitCode> {
     let public = format!("{PUBLIC_PREFIX}{public}");
     if args.json {
         let made = serde_json::json!({"public_key": public, "seed_file": args.file});
-        output::print_json(&made)?;
+        Output::stdout().json(&made)?;
         return Ok(ExitCode::SUCCESS);
     }
-    output::print(&format!("{public}\n"))?;
-    output::say(&format!("seed written to `{}`", args.file.display()));
+    Output::stdout().line(public)?;
+    complain(format_args!("seed written to `{}`", args.file.display()));
     Ok(ExitCode::SUCCESS)
 }
 
@@ -134,7 +134,7 @@ pub(super) fn check(read: &ReadSidecar, key: Option<&VerifyingKey>) -> Option<Ch
         Sidecar::General(general) => general.signature.as_ref(),
         Sidecar::Ahd(_) => None,
     };
-    let (result, reason, detail) = match (signature, key) {
+    let answer = match (signature, key) {
         (None, None) => return None,
         (None, Some(_)) => (Outcome::Fail, Some(Reason::NotSigned), None),
         (Some(_), None) => (
@@ -145,20 +145,8 @@ pub(super) fn check(read: &ReadSidecar, key: Option<&VerifyingKey>) -> Option<Ch
         (Some(signature), Some(key)) if holds(signature, key, read) => (Outcome::Ok, None, None),
         (Some(_), Some(_)) => (Outcome::Fail, Some(Reason::SignatureInvalid), None),
     };
-    Some(Check {
-        field: "signature".to_owned(),
-        path: signature.map_or_else(
-            || ALGORITHM.to_owned(),
-            |signature| signature.key_id.clone(),
-        ),
-        relocated_to: None,
-        result,
-        reason,
-        detail,
-        matched: None,
-        expected: None,
-        actual: None,
-    })
+    let signer = signature.map_or(ALGORITHM, |signature| &signature.key_id);
+    Some(Check::new("signature", signer, answer))
 }
 
 fn holds(signature: &Signature, key: &VerifyingKey, read: &ReadSidecar) -> bool {

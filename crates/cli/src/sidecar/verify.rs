@@ -17,7 +17,7 @@ use super::hashing::NamedFile;
 use super::locate::{self, Pair, directory_of};
 use super::output::{self, NotChecked, Outlook, Verdict};
 use super::{recording, signature};
-use crate::output::Progress;
+use crate::output::{Output, Progress, complain, escaped};
 
 pub(crate) const EXAMPLES: &str = "\
 Examples:
@@ -116,8 +116,8 @@ pub(super) fn run(args: &VerifyArgs) -> anyhow::Result<ExitCode> {
             text = read;
         }
         Err(NoVerdict { code, message }) => {
-            output::say(&format!("error: {code}: {}", output::shown(&message)));
-            output::say(&format!("hint: {}", hint(code)));
+            complain(format_args!("error: {code}: {}", escaped(&message)));
+            complain(format_args!("hint: {}", hint(code)));
             outlook.error = Some(code);
             outlook.message = Some(message);
         }
@@ -126,9 +126,9 @@ pub(super) fn run(args: &VerifyArgs) -> anyhow::Result<ExitCode> {
         output::write_junit(path, &outlook)?;
     }
     if args.json {
-        output::print_json(&outlook)?;
+        Output::stdout().json(&outlook)?;
     } else {
-        output::print(&text)?;
+        Output::stdout().write(&text)?;
     }
     Ok(ExitCode::from(match outlook.verdict {
         Verdict::Clean => 0,

@@ -6,8 +6,7 @@ use std::time::Instant;
 
 use reqwest::{Client, Method};
 use serde_json::{Value, json};
-
-use crate::world::PATIENCE;
+use testing::process::PATIENCE;
 
 /// One request, which can be sent again.
 #[derive(Debug, Clone)]

@@ -8,11 +8,12 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use serde_json::Value;
+use testing::process::PATIENCE;
 
 use crate::client::{Answer, Api, Ask, text};
 use crate::history::History;
 use crate::host::Host;
-use crate::world::{PATIENCE, World};
+use crate::world::World;
 
 const HELD: usize = 8;
 

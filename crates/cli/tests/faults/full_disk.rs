@@ -5,10 +5,11 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use serde_json::Value;
+use testing::process::Server;
 
 use crate::client::{Answer, Api, Ask, text};
 use crate::host::Host;
-use crate::world::{Server, World};
+use crate::world::World;
 
 /// A small file system of its own, unmounted at the end.
 struct Disk(PathBuf);

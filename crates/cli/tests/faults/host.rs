@@ -5,8 +5,10 @@ use std::process::Command;
 use std::sync::atomic::{AtomicU16, Ordering};
 use std::time::Duration;
 
+use testing::process::{Process, Server, Stream};
+
 use crate::client::Api;
-use crate::world::{Running, Server, Stream, World};
+use crate::world::World;
 
 pub(crate) struct Host {
     pub(crate) world: World,
@@ -48,7 +50,7 @@ impl Host {
 
     /// Starts a server and kills it after a while, ready or not.
     pub(crate) fn start_and_kill(&self, after: Duration) {
-        let starting = Running::start(&mut self.command(), Stream::Stderr);
+        let starting = Process::start(&mut self.command(), Stream::Stderr);
         std::thread::sleep(after);
         drop(starting);
     }

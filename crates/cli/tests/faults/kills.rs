@@ -4,12 +4,12 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
+use testing::process::PATIENCE;
 use tokio::sync::watch;
 
 use crate::history::History;
 use crate::host::{Host, generator};
 use crate::load::{Scene, Stage, Worker};
-use crate::world::PATIENCE;
 
 const KILLS: u32 = 200;
 const CLIENTS: usize = 5;

@@ -6,10 +6,11 @@ use std::process::Command;
 use std::time::Duration;
 
 use serde_json::{Value, json};
+use testing::process::Server;
 
 use crate::client::{Api, Ask, text};
 use crate::host::{Host, generator};
-use crate::world::{Server, World};
+use crate::world::World;
 
 const SETTINGS: &[(&str, &str)] = &[("REPRISE_CONFIG", "reprise.toml")];
 

@@ -1,10 +1,10 @@
 //! A second server on a directory in use: refused, and the first does not notice.
 
 use serde_json::json;
+use testing::process::Server;
 
 use crate::client::Ask;
 use crate::host::Host;
-use crate::world::Server;
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_second_server_is_refused_and_the_first_goes_on() {

@@ -7,13 +7,13 @@ use std::time::{Duration, Instant};
 
 use fastrand::Rng;
 use serde_json::{Value, json};
+use testing::process::PATIENCE;
 use tokio::runtime::Handle;
 use tokio::sync::watch;
 
 use crate::client::{Api, Ask, text};
 use crate::host::{Host, generator};
 use crate::sse::{Frame, Got, Opening, Stream};
-use crate::world::PATIENCE;
 
 const KILLS: usize = 12;
 const READERS: usize = 4;

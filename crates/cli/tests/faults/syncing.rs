@@ -2,9 +2,11 @@
 
 use std::process::Command;
 
+use testing::process::Server;
+
 use crate::client::{Api, Ask, text};
 use crate::trace::Trace;
-use crate::world::{Server, World};
+use crate::world::World;
 
 /// Does single writes, one after another, and returns how many.
 async fn write(api: &Api) -> usize {

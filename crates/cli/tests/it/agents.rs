@@ -4,7 +4,9 @@ use std::path::Path;
 use std::process::Command;
 use std::time::{Duration, Instant};
 
-use crate::world::{PATIENCE, Said, Server, World, said_with_stdin};
+use testing::process::{PATIENCE, Said, Server, said_with_stdin};
+
+use crate::world::World;
 
 const DOCUMENT: &str = include_str!("../../../../docs/agents.md");
 

@@ -2,7 +2,9 @@
 
 use std::fs;
 
-use crate::world::{World, said};
+use testing::process::said;
+
+use crate::world::World;
 
 #[test]
 fn json_is_written_canonically() {

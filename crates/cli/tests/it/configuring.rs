@@ -1,6 +1,8 @@
 //! The configuration file from outside.
 
-use crate::world::{Server, World, said};
+use testing::process::{Server, said};
+
+use crate::world::World;
 
 #[test]
 fn an_unknown_key_stops_the_start_with_file_and_line() {

@@ -2,7 +2,9 @@
 
 use std::process::Command;
 
-use crate::world::{Said, Server, World, said};
+use testing::process::{Said, Server, said};
+
+use crate::world::World;
 
 /// Starts a server with a card of this name and runs every check that needs no restart.
 fn judge(card: &str, args: &[&str]) -> Said {

@@ -6,8 +6,9 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
+use testing::process::Server;
 
-use crate::world::{Server, World};
+use crate::world::World;
 
 const MIB: usize = 1024 * 1024;
 

@@ -3,7 +3,9 @@
 use std::fs;
 use std::time::{Duration, Instant};
 
-use crate::world::{PATIENCE, World, said};
+use testing::process::{PATIENCE, said};
+
+use crate::world::World;
 
 const EXAMPLE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../examples/refund-desk");
 
@@ -489,7 +491,7 @@ fn contracts_that_do_not_compile_stop_the_start() {
         "--config",
         "reprise.toml",
     ]);
-    let said = crate::world::Server::start(&mut command).err().unwrap();
+    let said = testing::process::Server::start(&mut command).err().unwrap();
     assert_eq!(said.code, 2, "{said:?}");
     assert!(
         said.stderr.contains("contracts `desk` do not compile"),

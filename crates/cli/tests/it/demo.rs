@@ -1,6 +1,8 @@
 //! `reprise demo`: the tour ends well and leaves nothing behind.
 
-use crate::world::{Running, Stream, World};
+use testing::process::{Process, Stream};
+
+use crate::world::World;
 
 #[test]
 fn the_tour_ends_with_0_and_removes_its_directory() {
@@ -31,7 +33,7 @@ fn the_tour_ends_with_0_and_removes_its_directory() {
 #[test]
 fn the_tour_leaves_a_server_until_it_is_stopped() {
     let world = World::new();
-    let mut running = Running::start(
+    let mut running = Process::start(
         &mut world.command(&["demo", "--data", "reprise-data"]),
         Stream::Stdout,
     );

@@ -7,8 +7,9 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
+use testing::process::PATIENCE;
 
-use crate::world::{PATIENCE, World};
+use crate::world::World;
 
 /// An endpoint in the wire format of a provider.
 struct Endpoint {
@@ -93,7 +94,7 @@ fn settings(world: &World, endpoint: &Endpoint, model: &str) {
     std::fs::write(world.home.path().join("settings.toml"), text).unwrap();
 }
 
-fn serve(world: &World) -> crate::world::Server {
+fn serve(world: &World) -> testing::process::Server {
     world.serve_with(&["--listen", "127.0.0.1:0", "--config", "settings.toml"])
 }
 

@@ -1,8 +1,9 @@
 //! The memory that agents share, from the command line: a scene, its replay, and what is left after kill -9.
 
 use serde_json::{Value, json};
+use testing::process::Server;
 
-use crate::world::{Server, World};
+use crate::world::World;
 
 fn record(world: &World, agent: &str, content: &str, more: &[&str]) -> Value {
     let common = [

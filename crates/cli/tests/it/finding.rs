@@ -3,8 +3,9 @@
 use std::fs;
 
 use serde_json::{Value, json};
+use testing::process::said_with_stdin;
 
-use crate::world::{World, said_with_stdin};
+use crate::world::World;
 
 fn ids(list: &Value) -> Vec<String> {
     let list = list.as_array().unwrap();

@@ -4,8 +4,9 @@ use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
 use store::tamper::Tamper;
+use testing::process::Server;
 
-use crate::world::{Server, World};
+use crate::world::World;
 
 /// A field over HTTP.
 struct Field {

@@ -9,8 +9,9 @@ use std::time::{Duration, Instant};
 use hmac::{Hmac, KeyInit as _, Mac as _};
 use serde_json::{Value, json};
 use sha2::Sha256;
+use testing::process::{PATIENCE, Server};
 
-use crate::world::{PATIENCE, Server, World};
+use crate::world::World;
 
 /// A program that drives a session of a server, with the key of the server's folder.
 pub(crate) struct Program<'a> {
@@ -291,7 +292,7 @@ fn a_webhook_that_cannot_be_trusted_stops_the_start() {
             format!("[[approval_webhooks]]\nurl = \"{url}\"\nsecret_env = \"HOOK_SECRET\"\n");
         std::fs::write(world.home.path().join("bad.toml"), config).unwrap();
         let mut command = world.command(&["serve", "--config", "bad.toml", "--check-config"]);
-        let said = crate::world::said({
+        let said = testing::process::said({
             command.env("HOOK_SECRET", SECRET);
             command
         });

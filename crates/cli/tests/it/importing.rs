@@ -7,8 +7,9 @@ use std::path::Path;
 use std::process::Command;
 
 use serde_json::{Value, json};
+use testing::process::Server;
 
-use crate::world::{Server, World};
+use crate::world::World;
 
 /// A client that also wants to see refusals.
 struct Client {

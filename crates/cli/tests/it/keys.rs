@@ -316,16 +316,13 @@ fn u23_keys_from_before_have_no_events_and_that_is_said() {
     let world = World::new();
     world.serve().stop();
     let store = store::SqliteStore::open(&world.data(), store::Options::default()).unwrap();
-    let old = engine::port::ApiKey {
-        id: "key_old".to_owned(),
-        digest: canon::sha256(b"rpk_old"),
-        actor: "old".to_owned(),
-        workspaces: None,
-        scopes: vec!["tasks:read".to_owned()],
-        created_at: domain::Timestamp::from_micros(1),
-        revoked_at: None,
-        expires_at: None,
-    };
+    let old = engine::port::ApiKey::new(
+        "key_old",
+        canon::sha256(b"rpk_old"),
+        "old",
+        ["tasks:read"],
+        domain::Timestamp::from_micros(1),
+    );
     let runtime = tokio::runtime::Runtime::new().unwrap();
     runtime.block_on(store.put_api_key(old)).unwrap();
     store.close();
@@ -382,7 +379,7 @@ fn u23_a_key_that_no_event_made_is_not_taken_for_one_from_before() {
     let said = world.run(&["key", "grant", "key_ghost", "approvals:write"]);
     assert_eq!(said.code, 2, "{said:?}");
     let mut command = world.command(&["serve", "--listen", "127.0.0.1:0"]);
-    let Err(said) = crate::world::Server::start(&mut command) else {
+    let Err(said) = testing::process::Server::start(&mut command) else {
         panic!("it serves with a key that nobody made");
     };
     assert!(said.stderr.contains("`key_ghost`"), "{said:?}");

@@ -4,8 +4,9 @@
 use std::fs;
 
 use store::tamper::Tamper;
+use testing::process::{Said, Server};
 
-use crate::world::{Said, Server, World};
+use crate::world::World;
 
 /// A directory in which a Task ran and a request was made with an idempotency key.
 fn written() -> World {

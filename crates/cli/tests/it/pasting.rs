@@ -6,6 +6,8 @@ use std::io::Write as _;
 use std::path::Path;
 use std::process::{Command, Stdio};
 
+use testing::process::without_settings;
+
 use crate::world::World;
 
 /// The blocks that nobody pastes here, by document and beginning, and why.
@@ -79,12 +81,7 @@ fn paste(world: &World, shell: &[&str], blocks: &[String]) -> String {
     let program = Path::new(env!("CARGO_BIN_EXE_reprise")).parent().unwrap();
     let path = format!("{}:{}", program.display(), std::env::var("PATH").unwrap());
     let mut command = Command::new("timeout");
-    for (name, _) in std::env::vars_os() {
-        if name.to_string_lossy().starts_with("REPRISE_") {
-            command.env_remove(name);
-        }
-    }
-    command
+    without_settings(&mut command)
         .arg("240")
         .args(shell)
         .current_dir(world.home.path())

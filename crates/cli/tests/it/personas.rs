@@ -1,8 +1,9 @@
 //! `reprise persona` against a real server.
 
 use serde_json::json;
+use testing::process::said_with_stdin;
 
-use crate::world::{World, said_with_stdin};
+use crate::world::World;
 
 const FILE: &str = "\
 name: reviewer

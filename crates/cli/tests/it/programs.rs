@@ -4,8 +4,9 @@ use std::fs;
 use std::process::Command;
 
 use serde_json::{Value, json};
+use testing::process::{Process, Stream, said, said_with_stdin};
 
-use crate::world::{Running, Stream, World, said, said_with_stdin};
+use crate::world::World;
 
 fn lines(text: &str) -> Vec<&str> {
     text.lines().collect()
@@ -69,7 +70,7 @@ fn ctrl_c_while_watching_ends_with_130_and_leaves_the_task_alone() {
     let world = World::new();
     let _server = world.serve();
     let task = world.submit("hold");
-    let mut watching = Running::start(
+    let mut watching = Process::start(
         &mut world.command(&["task", "watch", &task]),
         Stream::Stdout,
     );

@@ -15,8 +15,9 @@ use std::path::PathBuf;
 
 use serde_json::Value;
 use store::tamper::Tamper;
+use testing::process::{Said, Server};
 
-use crate::world::{Said, Server, World};
+use crate::world::World;
 
 /// A server that ran some tasks of one session, with their receipts as files.
 struct Ran {

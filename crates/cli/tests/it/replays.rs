@@ -9,8 +9,9 @@ mod words;
 use std::fs;
 
 use serde_json::{Value, json};
+use testing::process::{Said, Server};
 
-use crate::world::{Said, Server, World};
+use crate::world::World;
 
 /// A server with one finished task and its bundle in `run.bundle`.
 struct Ran {

@@ -3,8 +3,9 @@
 use std::fs;
 
 use serde_json::{Value, json};
+use testing::process::Server;
 
-use crate::world::{Server, World};
+use crate::world::World;
 
 const CONFIG: &str = r#"
 [[providers]]

@@ -3,7 +3,9 @@
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use crate::world::{PATIENCE, Server, World};
+use testing::process::{PATIENCE, Server};
+
+use crate::world::World;
 
 const ANSWERS: &str =
     "answers: [{when: {key: 'llm:main:1'}, tool_calls: [{name: run}]}, {answer: done}]";
@@ -126,7 +128,7 @@ fn u24_a_tool_reads_no_file_of_a_running_server_in_any_way_that_was_thought_of()
         let server = serve(&world, more, &script);
         let work = world.home.path().join("work");
         std::fs::write(work.join("steal.py"), attack).unwrap();
-        std::fs::write(work.join("server"), server.id().to_string()).unwrap();
+        std::fs::write(work.join("server"), server.pid().to_string()).unwrap();
         let task = submit(&world);
         world.run(&["task", "watch", &task]);
         let said = std::fs::read_to_string(work.join("said")).unwrap_or_default();

@@ -2,7 +2,9 @@
 
 use std::os::unix::fs::PermissionsExt;
 
-use crate::world::{Server, World, said};
+use testing::process::{Server, said};
+
+use crate::world::World;
 
 #[test]
 fn ap_auth_03_an_empty_directory_gets_a_key_file_that_only_its_owner_reads_and_nobody_prints() {

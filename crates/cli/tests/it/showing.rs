@@ -30,7 +30,7 @@ const PERSONA: &str = "name: counter\nversion: '1'\nentry_workflow: agent\ndescr
     model: { provider: script }\ntools: [count_words]\n";
 
 /// A server with a persona whose model calls a tool and then gives a long answer.
-fn counting(world: &World) -> (crate::world::Server, String) {
+fn counting(world: &World) -> (testing::process::Server, String) {
     let home = world.home.path();
     let long = format!("START {}END", "three words ".repeat(600));
     let answers = format!(

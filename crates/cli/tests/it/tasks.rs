@@ -2,7 +2,9 @@
 
 use std::path::Path;
 
-use crate::world::{World, said_with_stdin};
+use testing::process::said_with_stdin;
+
+use crate::world::World;
 
 #[test]
 fn a_task_is_submitted_shown_and_listed() {

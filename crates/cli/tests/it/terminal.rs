@@ -4,7 +4,10 @@ use std::io::{Read, Write};
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
-use crate::world::{Server, World};
+use testing::process::Server;
+use testing::process::{signal, without_settings};
+
+use crate::world::World;
 
 /// Runs the program in a terminal. `type_after` is typed once its first text has appeared.
 fn at_terminal(world: &World, args: &[&str], type_after: Option<(&str, &str)>) -> String {
@@ -15,12 +18,7 @@ fn at_terminal(world: &World, args: &[&str], type_after: Option<(&str, &str)>) -
         .map(|word| format!("'{word}'"))
         .collect();
     let mut command = Command::new("script");
-    for (name, _) in std::env::vars_os() {
-        if name.to_string_lossy().starts_with("REPRISE_") {
-            command.env_remove(name);
-        }
-    }
-    let mut child = command
+    let mut child = without_settings(&mut command)
         .args(["-qefc", &words.join(" "), "/dev/null"])
         .current_dir(world.home.path())
         .env("TERM", "xterm")
@@ -69,16 +67,10 @@ fn wait_for_silence(script: u32) {
 /// Lets a server stand still for a while.
 fn stall(server: &Server, time: Duration) -> std::thread::JoinHandle<()> {
     server.signal("STOP");
-    let id = server.id().to_string();
+    let pid = server.pid();
     std::thread::spawn(move || {
         std::thread::sleep(time);
-        assert!(
-            Command::new("kill")
-                .args(["-s", "CONT", &id])
-                .status()
-                .unwrap()
-                .success()
-        );
+        signal(pid, "CONT");
     })
 }
 

@@ -1,6 +1,8 @@
 //! HTTPS with a certificate of one's own.
 
-use crate::world::{Server, World};
+use testing::process::Server;
+
+use crate::world::World;
 
 fn certificate(world: &World) {
     let names = vec!["localhost".to_owned(), "127.0.0.1".to_owned()];

@@ -1,12 +1,13 @@
 //! `reprise task watch`: every event once, also across a crash of the server.
 
 use serde_json::Value;
+use testing::process::{Process, Stream};
 
-use crate::world::{Running, Stream, World};
+use crate::world::World;
 
 /// Starts to watch and returns the watcher with the ids it has told until `kind` came.
-fn watch_until(world: &World, task: &str, kind: &str) -> (Running, Vec<String>) {
-    let mut watching = Running::start(
+fn watch_until(world: &World, task: &str, kind: &str) -> (Process, Vec<String>) {
+    let mut watching = Process::start(
         &mut world.command(&["task", "watch", task, "--json"]),
         Stream::Stdout,
     );

@@ -337,6 +337,28 @@ fn the_status_of_the_command_is_passed_on() {
 
 /// RB-MD-09.
 #[test]
+fn a_key_of_our_own_server_is_not_published() {
+    let key = format!("rpk_{}", "0123456789abcdef".repeat(4));
+    let world = World::agent();
+    let command = ["true", "task", "list", "--key", &key, &key];
+    world.capture_agent(&[], &command).expect(0);
+    let text = world.read("out/report.replay.json") + &world.read("out/report.md");
+    assert!(!text.contains(&key));
+    assert_eq!(
+        world.json("out/report.replay.json")["argv"],
+        json!([
+            "true",
+            "task",
+            "list",
+            "--key",
+            "<redacted:key>",
+            "<redacted:reprise-key>"
+        ])
+    );
+}
+
+/// RB-MD-09.
+#[test]
 fn secrets_in_the_command_are_redacted_or_refused() {
     let key = "sk-ant-0123456789abcdef0123";
     let world = World::agent();

@@ -3,7 +3,7 @@
 use std::path::Path;
 use std::process::Output;
 
-use crate::recorded::Server;
+use crate::recorded::serve;
 use crate::world::World;
 
 const DOCUMENT: &str = include_str!("../../../../docs/replay-blocks.md");
@@ -127,7 +127,7 @@ fn the_gate_closes_on_drift() {
 #[test]
 fn the_recorded_run_works_as_printed() {
     let place = World::empty().with("repo/.keep", "");
-    let _server = Server::start(&place, "reprise-data");
+    let _server = serve(&place, "reprise-data");
     let script = script("A worked example") + &script("A recorded run");
     let output = paste(&place, &script);
     let out = String::from_utf8(output.stdout).unwrap();

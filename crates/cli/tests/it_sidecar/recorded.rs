@@ -1,61 +1,19 @@
 //! `capture --task` and what verify makes of it, against a real server (RB-REC-01).
 
-use std::process::{Child, Command, Stdio};
-use std::time::{Duration, Instant};
+use std::process::{Command, Stdio};
 
 use serde_json::{Value, json};
+use testing::process::Server;
 
 use crate::world::{Ran, World, isolate};
 
-/// A server on a data directory inside the world, gone with the test.
-pub(crate) struct Server {
-    child: Child,
-    url: String,
-}
-
-impl Drop for Server {
-    fn drop(&mut self) {
-        let _ = self.child.kill();
-        let _ = self.child.wait();
-    }
-}
-
-impl Server {
-    /// Starts one and waits until it says where it listens.
-    pub(crate) fn start(world: &World, data: &str) -> Self {
-        let mut command = Command::new(env!("CARGO_BIN_EXE_reprise"));
-        let child = isolate(&mut command)
-            .args([
-                "serve",
-                "--examples",
-                "--listen",
-                "127.0.0.1:0",
-                "--data",
-                data,
-            ])
-            .current_dir(world.path())
-            .stdin(Stdio::null())
-            .stdout(Stdio::null())
-            .stderr(Stdio::null())
-            .spawn()
-            .unwrap();
-        let mut server = Self {
-            child,
-            url: String::new(),
-        };
-        let began = Instant::now();
-        while server.url.is_empty() {
-            assert!(began.elapsed() < Duration::from_secs(60), "no server");
-            assert!(
-                server.child.try_wait().unwrap().is_none(),
-                "the server ended"
-            );
-            std::thread::sleep(Duration::from_millis(20));
-            let address = std::fs::read_to_string(world.at(&format!("{data}/address")));
-            server.url = address.unwrap_or_default().trim().to_owned();
-        }
-        server
-    }
+/// Starts a server on a data directory inside the world.
+pub(crate) fn serve(world: &World, data: &str) -> Server {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_reprise"));
+    let args = ["serve", "--examples", "--listen", "127.0.0.1:0", "--data"];
+    isolate(&mut command).current_dir(world.path()).args(args);
+    let server = Server::start(command.arg(data).stdin(Stdio::null()));
+    server.unwrap_or_else(|said| panic!("{said:?}"))
 }
 
 /// Where git does not look, or every capture would call the checkout dirty.
@@ -150,7 +108,7 @@ fn flip(document: &mut Value, pointer: &str, at: usize) {
 #[test]
 fn a_recorded_run_verifies_and_a_changed_byte_is_told_at_its_line() {
     let world = World::agent();
-    let server = Server::start(&world, DATA);
+    let server = serve(&world, DATA);
     // More than one leaf, so that there is a path to break, and a proof of another receipt in a smaller tree.
     let earlier = task(&world, "agent");
     recorded(&world, &earlier).expect(0);
@@ -297,7 +255,7 @@ fn a_run_without_a_receipt_leaves_no_sidecar() {
     let no_server = ["--task", "task_1", "--data", DATA];
     world.capture_agent(&no_server, &["touch", "ran"]).expect(2);
     assert!(!world.exists("ran"));
-    let server = Server::start(&world, DATA);
+    let server = serve(&world, DATA);
     world
         .capture_agent(&no_server, &["touch", "ran"])
         .expect(1)
@@ -331,7 +289,7 @@ fn a_run_without_a_receipt_leaves_no_sidecar() {
 #[test]
 fn ahd_blocks_take_the_models_of_a_recorded_run() {
     let world = World::framework();
-    let _server = Server::start(&world, DATA);
+    let _server = serve(&world, DATA);
     let id = task(&world, "agent");
     world
         .capture_eval(&["--task", &id, "--data", DATA], &["true"])

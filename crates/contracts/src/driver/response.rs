@@ -440,7 +440,8 @@ pub(super) fn add_hosted(event: &mut Event, reply: &Reply) {
     }));
 }
 
-pub(super) fn join(first: Option<String>, second: Option<String>) -> Option<String> {
+/// Joins what the model is told about tools.
+pub(crate) fn join(first: Option<String>, second: Option<String>) -> Option<String> {
     match (first, second) {
         (Some(first), Some(second)) => Some(format!("{first} {second}")),
         (first, second) => first.or(second),

@@ -18,7 +18,7 @@ use std::sync::Arc;
 
 use canon::Digest;
 use domain::{
-    Blob, Document, EventName, ImpossibleEvent, Links, Position, ResourceKind, Timestamp,
+    Blob, Document, EventName, ImpossibleEvent, Links, Position, ResourceKind, Sealed, Timestamp,
 };
 use tokio::sync::broadcast;
 
@@ -175,6 +175,17 @@ pub struct StoredEvent {
     pub resource: Position,
     /// The canonical bytes.
     pub bytes: Arc<[u8]>,
+}
+
+impl From<Sealed> for StoredEvent {
+    fn from(sealed: Sealed) -> Self {
+        Self {
+            position: sealed.position,
+            links: sealed.links,
+            resource: sealed.resource,
+            bytes: sealed.bytes.into(),
+        }
+    }
 }
 
 /// Which events, or which documents, by the key of what they belong to.

@@ -15,10 +15,7 @@ use runs::workflow::{
 use serde_json::json;
 
 use crate::rig::{Outside, World, completion};
-use crate::support::{
-    CountedIds, SystemClock, TokioSpawn, limits, new_session, reach, status, task_request, text,
-    write,
-};
+use crate::support::{limits, new_session, parts, reach, status, task_request, text, write};
 use crate::watched::{Watched, watched};
 
 /// Asks a tool once and then tells what no log can hold.
@@ -179,23 +176,15 @@ async fn engine_of(store: &Arc<Watched>, outside: &Arc<Outside>) -> Engine {
 }
 
 async fn engine_with(workers: usize, store: &Arc<Watched>, outside: &Arc<Outside>) -> Engine {
-    let mut limits = limits();
-    limits.workers_max = workers;
-    limits.batch_len_max = 4;
-    limits.settle_window = Duration::from_secs(1);
-    Engine::start(Parts {
-        store: Arc::clone(store) as Arc<dyn Store>,
-        clock: Arc::new(SystemClock),
-        ids: Arc::new(CountedIds),
-        spawn: Arc::new(TokioSpawn),
+    let mut parts = Parts {
         performer: Arc::clone(outside) as Arc<dyn Performer>,
-        secrets: None,
         workflows: crate::rig::registry("1"),
-        authority: crate::rig::authority(),
-        limits,
-    })
-    .await
-    .unwrap()
+        ..parts(Arc::clone(store) as Arc<dyn Store>)
+    };
+    parts.limits.workers_max = workers;
+    parts.limits.batch_len_max = 4;
+    parts.limits.settle_window = Duration::from_secs(1);
+    Engine::start(parts).await.unwrap()
 }
 
 async fn submit_steps(engine: &Engine, steps: Value) -> TaskId {

@@ -11,12 +11,11 @@ use domain::{
     Proposal, ProposedTool, Report, ReportedOutcome, StartedCall, State, Status, TaskId, Timestamp,
     WorkspaceId,
 };
-use engine::port::{ApiKey, BoxFuture, Clock, MemoryStore, Store as _};
-use engine::{Caller, Engine, Offline, Parts, Refused};
-use runs::workflow::{Registry, builtin};
+use engine::port::{BoxFuture, Clock, MemoryStore, Store as _};
+use engine::{Caller, Engine, Parts, Refused};
 use serde_json::json;
 
-use crate::support::{CountedIds, TokioSpawn, limits};
+use crate::support::{caller, parts};
 
 /// Time that a test moves; waiting takes next to none.
 #[derive(Debug)]
@@ -52,19 +51,11 @@ impl World {
     }
 
     async fn on(store: Arc<MemoryStore>, clock: Arc<Moved>) -> Self {
-        let engine = Engine::start(Parts {
-            store: store.clone(),
+        let parts = Parts {
             clock: clock.clone(),
-            ids: Arc::new(CountedIds),
-            spawn: Arc::new(TokioSpawn),
-            performer: Arc::new(Offline),
-            secrets: None,
-            workflows: Registry::new(builtin()),
-            authority: engine::Authority::with_one_key("reprise-test", "key-1", &[1; 32]).unwrap(),
-            limits: limits(),
-        })
-        .await
-        .unwrap();
+            ..parts(store.clone())
+        };
+        let engine = Engine::start(parts).await.unwrap();
         Self {
             store,
             clock,
@@ -208,16 +199,7 @@ impl World {
 }
 
 fn program() -> Caller {
-    Caller::from_key(&ApiKey {
-        id: "key_ann".to_owned(),
-        digest: canon::sha256(b"ann"),
-        actor: "ann".to_owned(),
-        workspaces: None,
-        scopes: vec!["*".to_owned()],
-        created_at: Timestamp::from_micros(0),
-        revoked_at: None,
-        expires_at: None,
-    })
+    caller("ann", &["*"])
 }
 
 const PLAIN: &str = "tool: pay\nside_effect: write\n";

@@ -11,16 +11,8 @@ use crate::support::store;
 async fn nothing_brings_a_revoked_key_back_and_no_grant_is_lost() {
     let store = store();
     let now = Timestamp::from_micros(1);
-    let key = ApiKey {
-        id: "key_1".to_owned(),
-        digest: canon::sha256(b"text"),
-        actor: "ann".to_owned(),
-        workspaces: None,
-        scopes: vec!["tasks:read".to_owned()],
-        created_at: now,
-        revoked_at: None,
-        expires_at: None,
-    };
+    let digest = canon::sha256(b"text");
+    let key = ApiKey::new("key_1", digest, "ann", ["tasks:read"], now);
     let with = |scope: &str| ApiKey {
         scopes: vec!["tasks:read".to_owned(), scope.to_owned()],
         ..key.clone()

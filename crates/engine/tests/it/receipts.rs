@@ -8,7 +8,7 @@ use canon::{Digest, Map, Value};
 use domain::{Blob, Document, Refusal, ResourceKind, SessionId, State, Status, TaskId, Timestamp};
 use engine::port::{ApiKey, BlobStore, BoxFuture, Clock, MemoryStore, Store, TreeStore};
 use engine::{
-    Answer, Caller, Engine, Filters, Idempotency, ListRequest, Offline, Parts, Refused, Request,
+    Answer, Caller, Engine, Filters, Idempotency, ListRequest, Parts, Refused, Request,
     VerifyRequest,
 };
 use receipts::Receipt;
@@ -16,8 +16,7 @@ use receipts::merkle;
 use runs::workflow::{EffectAnswer, Machine, Registry, Start, Step, Workflow, builtin};
 
 use crate::support::{
-    CountedIds, TokioSpawn, engine_on, limits, new_session, reach, store, submit, task_request,
-    write,
+    engine_on, key, new_session, parts, reach, store, submit, task_request, write,
 };
 
 async fn receipts_of(engine: &Engine, session: &SessionId) -> Vec<(String, Receipt)> {
@@ -65,14 +64,8 @@ async fn verdict(engine: &Engine, id: &str) -> (bool, Option<String>, Value) {
 
 fn bound_to(scopes: &[&str], workspaces: Option<Vec<String>>) -> Caller {
     Caller::from_key(&ApiKey {
-        id: "key_1".to_owned(),
-        digest: canon::sha256(b"key"),
-        actor: "ann".to_owned(),
         workspaces,
-        scopes: scopes.iter().map(ToString::to_string).collect(),
-        created_at: Timestamp::from_micros(0),
-        revoked_at: None,
-        expires_at: None,
+        ..key("ann", scopes)
     })
 }
 
@@ -236,19 +229,11 @@ impl Clock for Backwards {
 
 #[tokio::test]
 async fn a_clock_that_steps_back_breaks_no_chain() {
-    let engine = Engine::start(Parts {
-        store: store(),
+    let parts = Parts {
         clock: Arc::new(Backwards(AtomicI64::new(1_800_000_000_000_000))),
-        ids: Arc::new(CountedIds),
-        spawn: Arc::new(TokioSpawn),
-        performer: Arc::new(Offline),
-        secrets: None,
-        workflows: Registry::new(builtin()),
-        authority: engine::Authority::with_one_key("reprise-test", "key-1", &[1; 32]).unwrap(),
-        limits: limits(),
-    })
-    .await
-    .unwrap();
+        ..parts(store())
+    };
+    let engine = Engine::start(parts).await.unwrap();
     let session = new_session(&engine).await;
     for _ in 0..3 {
         let answer = write(&engine, task_request(&session, "agent", "hello"))
@@ -478,19 +463,12 @@ impl Machine for Fails {
 async fn ap_rcpt_09_a_planted_secret_is_not_in_the_receipt() {
     let mut workflows = builtin();
     workflows.push(Arc::new(Leaky));
-    let engine = Engine::start(Parts {
-        store: store(),
+    let parts = Parts {
         clock: Arc::new(Backwards(AtomicI64::new(1_800_000_000_000_000))),
-        ids: Arc::new(CountedIds),
-        spawn: Arc::new(TokioSpawn),
-        performer: Arc::new(Offline),
-        secrets: None,
         workflows: Registry::new(workflows),
-        authority: engine::Authority::with_one_key("reprise-test", "key-1", &[1; 32]).unwrap(),
-        limits: limits(),
-    })
-    .await
-    .unwrap();
+        ..parts(store())
+    };
+    let engine = Engine::start(parts).await.unwrap();
     let session = new_session(&engine).await;
     let answer = write(&engine, task_request(&session, "leaky", "hello"))
         .await

@@ -6,9 +6,7 @@ use std::sync::{Arc, OnceLock};
 use canon::{Map, Value, sha256};
 use domain::{ModelUse, Refusal, Status, TaskId};
 use engine::port::{BoxFuture, Deltas, Performer};
-use engine::{
-    Authority, Caller, Engine, InputSpec, NewTask, Parts, Refused, ReplayTask, Request, Settle,
-};
+use engine::{Caller, Engine, InputSpec, NewTask, Parts, Refused, ReplayTask, Request, Settle};
 use proptest::prelude::*;
 use runs::replay::diff::{self, Diff, How, Relation, Reveal, TextDiff};
 use runs::replay::{self, Bundle, Failure, Issuing, Progress, Replayed, Source};
@@ -18,9 +16,7 @@ use runs::workflow::{
 };
 use serde_json::json;
 
-use crate::support::{
-    CountedIds, SystemClock, TokioSpawn, limits, new_session, reach, store, write,
-};
+use crate::support::{new_session, parts, reach, store, write};
 
 /// Asks a model twice; the second time with its first answer. A checkpoint lies between.
 #[derive(Debug)]
@@ -132,19 +128,12 @@ fn workflows() -> Registry {
 }
 
 async fn engine() -> Engine {
-    Engine::start(Parts {
-        store: store(),
-        clock: Arc::new(SystemClock),
-        ids: Arc::new(CountedIds),
-        spawn: Arc::new(TokioSpawn),
+    let parts = Parts {
         performer: Arc::new(Model),
         workflows: workflows(),
-        secrets: None,
-        authority: Authority::with_one_key("reprise-test", "key-1", &[1; 32]).unwrap(),
-        limits: limits(),
-    })
-    .await
-    .unwrap()
+        ..parts(store())
+    };
+    Engine::start(parts).await.unwrap()
 }
 
 async fn run(engine: &Engine, input: &str) -> TaskId {

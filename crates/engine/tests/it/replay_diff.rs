@@ -5,7 +5,7 @@ use engine::{Caller, Request, TaskMessageKind};
 use serde_json::json;
 
 use crate::rig::{Finished, Outside, World, completion, saying, two_tools, with};
-use crate::support::text;
+use crate::support::{caller, text};
 
 async fn compare(world: &World, a: &Finished, b: &Finished) -> Value {
     let diff = world.engine.diff(&Caller::system(), &a.id, &b.id).await;
@@ -289,16 +289,7 @@ async fn words_that_are_not_public_are_told_to_nobody_else() {
         ("mcp:eyes:main:1", "mcp_tool_return", seen),
     ]);
     let replay = world.replay(&source.id, body).await;
-    let narrow = Caller::from_key(&engine::port::ApiKey {
-        id: "key_narrow".to_owned(),
-        digest: canon::sha256(b"narrow"),
-        actor: "narrow".to_owned(),
-        workspaces: None,
-        scopes: ["tasks:read", "events:read"].map(str::to_owned).into(),
-        created_at: domain::Timestamp::from_micros(0),
-        revoked_at: None,
-        expires_at: None,
-    });
+    let narrow = caller("narrow", &["tasks:read", "events:read"]);
     let shown = async |caller: &Caller| {
         let diff = world.engine.diff(caller, &source.id, &replay.id).await;
         serde_json::to_string(&diff.unwrap()).unwrap()

@@ -1,6 +1,6 @@
 //! What is refused before a replay begins, row by row of the table of section B2, and what is accepted.
 
-use canon::{Digest, Value, jcs, sha256};
+use canon::{Value, jcs, sha256};
 use domain::{
     ArtifactKind, Position, Refusal, ResourceKind, Status, TaskId, Visibility, WorkspaceId,
 };
@@ -9,6 +9,7 @@ use runs::replay::RequestError;
 use serde_json::json;
 
 use crate::rig::{Finished, Outside, World, deltas, replay_request, saying, two_tools, with};
+use crate::support::key;
 
 /// A Task with a model call, tools, checkpoints and a product.
 async fn source(world: &World) -> Finished {
@@ -358,14 +359,8 @@ async fn hidden_sources_missing_scopes_and_secrets_without_the_right_to_vaults_a
     let source = source(&world).await;
     let caller = |scopes: &[&str], workspaces: Option<Vec<String>>| {
         Caller::from_key(&engine::port::ApiKey {
-            id: "k".to_owned(),
-            digest: Digest::from_bytes([0; 32]),
-            actor: "user:a".to_owned(),
             workspaces,
-            scopes: scopes.iter().map(ToString::to_string).collect(),
-            created_at: domain::Timestamp::from_micros(0),
-            revoked_at: None,
-            expires_at: None,
+            ..key("user:a", scopes)
         })
     };
     let ask = |caller: Caller, body: Value| {

@@ -17,9 +17,7 @@ use domain::{
 use engine::port::{
     BlobStore, BoxFuture, Clock, Ids, MemoryStore, Performer, ReadEvents, Scope, Spawn, Store,
 };
-use engine::{
-    Authority, Caller, Engine, InputSpec, NewTask, Parts, Refused, ReplayTask, Request, Settle,
-};
+use engine::{Caller, Engine, InputSpec, NewTask, Parts, Refused, ReplayTask, Request, Settle};
 use receipts::Receipt;
 use runs::replay::{self, Issuing, Progress, Source, Spec};
 use runs::workflow::{Registry, Workflow, builtin};
@@ -28,7 +26,7 @@ use serde_json::json;
 pub(crate) use outside::{Outside, completion};
 use steps::Steps;
 
-use crate::support::{TokioSpawn, limits, new_session, text};
+use crate::support::{TokioSpawn, limits, new_session, parts, text};
 
 /// Time that passes only by being read, if at all.
 #[derive(Debug)]
@@ -147,10 +145,6 @@ pub(crate) fn registry(steps_version: &'static str) -> Registry {
     Registry::new(builtin().into_iter().chain([steps]))
 }
 
-pub(crate) fn authority() -> Authority {
-    Authority::with_one_key("reprise-test", "key-1", &[1; 32]).unwrap()
-}
-
 async fn start(
     store: &Arc<MemoryStore>,
     outside: &Arc<Outside>,
@@ -158,8 +152,7 @@ async fn start(
     spawn: &Arc<dyn Spawn>,
     workflows: Registry,
 ) -> Engine {
-    Engine::start(Parts {
-        store: Arc::clone(store) as Arc<dyn Store>,
+    let parts = Parts {
         clock: Arc::new(Reading {
             now_us: AtomicI64::new(1_777_144_570_000_000),
             step_us: outside.step_us.load(Ordering::Relaxed),
@@ -168,12 +161,9 @@ async fn start(
         spawn: Arc::clone(spawn),
         performer: Arc::clone(outside) as Arc<dyn Performer>,
         workflows,
-        secrets: None,
-        authority: authority(),
-        limits: limits(),
-    })
-    .await
-    .unwrap()
+        ..parts(Arc::clone(store) as Arc<dyn Store>)
+    };
+    Engine::start(parts).await.unwrap()
 }
 
 impl World {

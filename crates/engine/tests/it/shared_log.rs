@@ -12,7 +12,7 @@ use domain::{
 use engine::port::{ApiKey, BlobStore, Store};
 use engine::{Caller, Engine, EventRange, Filters, NewSession, Refused, Request};
 
-use crate::support::{engine_on, new_session, text, write};
+use crate::support::{engine_on, key, new_session, text, write};
 use crate::watched::watched;
 
 async fn session_in(engine: &Engine, workspace_id: Option<WorkspaceId>) -> SessionId {
@@ -52,14 +52,8 @@ async fn c3_a_key_of_two_workspaces_misses_nothing_that_is_committed_between_its
         session_in(&engine, Some(other.clone())).await,
     ];
     let caller = Caller::from_key(&ApiKey {
-        id: "reader".to_owned(),
-        digest: sha256(b"reader"),
-        actor: "reader".to_owned(),
         workspaces: Some(vec![WorkspaceId::local().to_string(), other.to_string()]),
-        scopes: vec!["*".to_owned()],
-        created_at: domain::Timestamp::from_micros(0),
-        revoked_at: None,
-        expires_at: None,
+        ..key("reader", &["*"])
     });
     let start = store.head();
     let mut range = EventRange {

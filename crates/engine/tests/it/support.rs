@@ -6,7 +6,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use canon::Map;
 use domain::{Event, ResourceKind, Role, SessionId, State, Status, TaskId, Timestamp};
-use engine::port::{BoxFuture, Clock, Ids, MemoryStore, Spawn, Store};
+use engine::port::{ApiKey, BoxFuture, Clock, Ids, MemoryStore, Spawn, Store};
 use engine::{
     Answer, Caller, Engine, EventRange, Filters, InputSpec, Limits, MessageSpec, NewSession,
     NewTask, Offline, Parts, Refused, Request, Settle,
@@ -82,9 +82,14 @@ pub(crate) async fn engine_on(store: Arc<dyn Store>) -> Engine {
 }
 
 pub(crate) async fn engine_with(store: Arc<dyn Store>, change: impl FnOnce(&mut Limits)) -> Engine {
-    let mut limits = limits();
-    change(&mut limits);
-    Engine::start(Parts {
+    let mut parts = parts(store);
+    change(&mut parts.limits);
+    Engine::start(parts).await.unwrap()
+}
+
+/// What an engine of most tests is made of.
+pub(crate) fn parts(store: Arc<dyn Store>) -> Parts {
+    Parts {
         store,
         clock: Arc::new(SystemClock),
         ids: Arc::new(CountedIds),
@@ -93,10 +98,8 @@ pub(crate) async fn engine_with(store: Arc<dyn Store>, change: impl FnOnce(&mut 
         secrets: None,
         workflows: Registry::new(builtin()),
         authority: engine::Authority::with_one_key("reprise-test", "key-1", &[1; 32]).unwrap(),
-        limits,
-    })
-    .await
-    .unwrap()
+        limits: limits(),
+    }
 }
 
 pub(crate) async fn write(engine: &Engine, request: Request) -> Result<Answer, Refused> {
@@ -108,18 +111,21 @@ pub(crate) async fn write(engine: &Engine, request: Request) -> Result<Answer, R
 /// The caller of a request: another one than whoever submits decides.
 pub(crate) fn caller_of(request: &Request) -> Caller {
     match request {
-        Request::RespondPermission { .. } => Caller::from_key(&engine::port::ApiKey {
-            id: "key_approver".to_owned(),
-            digest: canon::sha256(b"approver"),
-            actor: "approver".to_owned(),
-            workspaces: None,
-            scopes: vec!["*".to_owned(), engine::APPROVE.to_owned()],
-            created_at: domain::Timestamp::from_micros(0),
-            revoked_at: None,
-            expires_at: None,
-        }),
+        Request::RespondPermission { .. } => caller("approver", &["*", engine::APPROVE]),
         _ => Caller::system(),
     }
+}
+
+/// A caller of every Workspace.
+pub(crate) fn caller(actor: &str, scopes: &[&str]) -> Caller {
+    Caller::from_key(&key(actor, scopes))
+}
+
+/// A key of every Workspace.
+pub(crate) fn key(actor: &str, scopes: &[&str]) -> ApiKey {
+    let (id, digest) = (format!("key_{actor}"), canon::sha256(actor.as_bytes()));
+    let scopes = scopes.iter().copied();
+    ApiKey::new(id, digest, actor, scopes, Timestamp::from_micros(0))
 }
 
 pub(crate) fn text(text: &str) -> MessageSpec {

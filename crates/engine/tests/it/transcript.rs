@@ -8,7 +8,7 @@ use domain::{Event, Position, ResourceKind, Role, SessionId, State};
 use engine::{Caller, Engine, MessageSpec, Request};
 use serde_json::{Value, json};
 
-use crate::support::{engine_on, engine_with, new_session, store, text, write};
+use crate::support::{caller, engine_on, engine_with, new_session, store, text, write};
 
 async fn append(engine: &Engine, session: &SessionId, words: &str) -> String {
     let request = Request::AppendMessage {
@@ -164,17 +164,7 @@ async fn ap_priv_01_private_parts_are_descriptors_in_events_and_for_readers_with
         shown(&answer.view.payload(state.source).unwrap()["parts"]),
         [true, true, false]
     );
-    let key = engine::port::ApiKey {
-        id: "k".to_owned(),
-        digest: canon::sha256(b"k"),
-        actor: "reader".to_owned(),
-        workspaces: None,
-        scopes: vec!["sessions:read".to_owned(), "events:read".to_owned()],
-        created_at: domain::Timestamp::from_micros(0),
-        revoked_at: None,
-        expires_at: None,
-    };
-    let reader = Caller::from_key(&key);
+    let reader = caller("reader", &["sessions:read", "events:read"]);
     let view = engine
         .get(&reader, ResourceKind::Message, &id)
         .await

@@ -147,25 +147,12 @@ impl Source {
         receipt: Option<Receipt>,
         inherited: Option<Spec>,
     ) -> Result<Self, ReadSourceError> {
-        let (task_id, status) = check_sealed(events.iter())?;
-        let kinds = events
-            .iter()
-            .map(|event| event.kind().map_err(ReadSourceError::new))
-            .collect::<Result<Vec<Kind>, _>>()?;
-        let effects = places(&events, &kinds);
+        let ended = check_sealed(events.iter())?;
         Ok(Self {
-            task_id,
             receipt_hash: receipt.as_ref().map(Receipt::hash),
             receipt,
-            status,
-            log_sha256,
-            events,
-            kinds,
-            effects,
-            blobs,
             inherited,
-            lacking: None,
-            claimed: None,
+            ..Self::bare(ended, events, log_sha256, blobs)?
         })
     }
 
@@ -178,6 +165,16 @@ impl Source {
         status: Status,
     ) -> Result<Self, ReadSourceError> {
         let task_id = check_one_task(events.iter())?;
+        Self::bare((task_id, status), events, log_sha256, blobs)
+    }
+
+    /// Returns a source without a receipt.
+    fn bare(
+        (task_id, status): (TaskId, Status),
+        events: Vec<Event>,
+        log_sha256: Digest,
+        blobs: BTreeMap<Digest, Vec<u8>>,
+    ) -> Result<Self, ReadSourceError> {
         let kinds = events
             .iter()
             .map(|event| event.kind().map_err(ReadSourceError::new))

@@ -79,15 +79,11 @@ pub(crate) fn config() -> Config {
 
 /// A key of an actor with scopes, bound to Workspaces or not.
 pub(crate) fn key(text: &str, actor: &str, scopes: &[&str], workspaces: Option<&[&str]>) -> ApiKey {
+    let (id, digest) = (format!("key_{actor}"), canon::sha256(text.as_bytes()));
+    let scopes = scopes.iter().copied();
     ApiKey {
-        id: format!("key_{actor}"),
-        digest: canon::sha256(text.as_bytes()),
-        actor: actor.to_owned(),
         workspaces: workspaces.map(|list| list.iter().map(ToString::to_string).collect()),
-        scopes: scopes.iter().map(ToString::to_string).collect(),
-        created_at: Timestamp::from_micros(0),
-        revoked_at: None,
-        expires_at: None,
+        ..ApiKey::new(id, digest, actor, scopes, Timestamp::from_micros(0))
     }
 }
 

@@ -52,17 +52,11 @@ fn compare(
     profile: Profile,
 ) -> Check {
     let Some(recorded) = recorded else {
-        return Check {
-            field: field.to_owned(),
-            path: name.to_owned(),
-            relocated_to: None,
-            result: Outcome::Fail,
-            reason: Some(Reason::NotRecorded),
-            detail: None,
-            matched: None,
-            expected: None,
-            actual: None,
-        };
+        return Check::new(
+            field,
+            name,
+            (Outcome::Fail, Some(Reason::NotRecorded), None),
+        );
     };
     let outcome = either(content, recorded, profile);
     judge(field, name, None, recorded, outcome)

@@ -540,15 +540,10 @@ fn a_change_in_any_small_table_is_found() {
     let home = tempfile::tempdir().unwrap();
     filled(home.path());
     let store = open(home.path());
+    let at = domain::Timestamp::from_micros;
     let key = engine::port::ApiKey {
-        id: "key".to_owned(),
-        digest: canon::sha256(b"text"),
-        actor: "me".to_owned(),
-        workspaces: None,
-        scopes: vec!["tasks:read".to_owned()],
-        created_at: domain::Timestamp::from_micros(1),
-        revoked_at: Some(domain::Timestamp::from_micros(2)),
-        expires_at: None,
+        revoked_at: Some(at(2)),
+        ..engine::port::ApiKey::new("key", canon::sha256(b"text"), "me", ["tasks:read"], at(1))
     };
     engine::port::suite::wait(engine::port::KeyStore::put_api_key(&store, key)).unwrap();
     store.close();

@@ -95,16 +95,7 @@ fn a_reader_beside_the_server_reads_and_stores_keys_but_commits_nothing() {
     }
     assert!(wait(reader.take_over(Whose::Everybody, "me".into())).is_err());
 
-    let key = ApiKey {
-        id: "key".to_owned(),
-        digest: canon::sha256(b"text"),
-        actor: "me".to_owned(),
-        workspaces: None,
-        scopes: vec!["*".to_owned()],
-        created_at: model.now(),
-        revoked_at: None,
-        expires_at: None,
-    };
+    let key = ApiKey::new("key", canon::sha256(b"text"), "me", ["*"], model.now());
     assert!(wait(reader.put_api_key(key.clone())).is_err());
     assert_eq!(wait(server.api_key(key.digest)).unwrap(), None);
     reader.close();

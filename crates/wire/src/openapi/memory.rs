@@ -9,7 +9,7 @@ use crate::access::{Access, needs_one_of};
 /// Which of them a message needs is for the field to say: the key's scopes are the ceiling of its authority.
 const ANY: Access = needs_one_of(&["field:read", "field:write", "field:admin"], Filtered);
 
-macro_rules! operations {
+macro_rules! memory_operations {
     ($($method:literal $path:literal $status:literal $id:literal $named:literal $gives:expr;)*) => {
         pub(super) const OPERATIONS: &[Operation] = &[
             Operation::new("post", "/mcp", "callTools", "Memory", AnyObject, ANY)
@@ -45,7 +45,7 @@ const fn operation(
     }
 }
 
-operations! {
+memory_operations! {
     "post" "register"     201 "registerAgent"    "registerAgentInField"   AnyObject;
     "post" "deregister"   200 "deregisterAgent"  "deregisterAgentInField" AnyObject;
     "post" "record"       201 "recordUnit"       "recordUnitInField"      AnyObject;

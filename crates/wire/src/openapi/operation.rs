@@ -9,6 +9,36 @@ use crate::access::Access;
 use crate::decode::Decode;
 use crate::{PROTOCOL_VERSION, VERSION_HEADER};
 
+/// Makes the constant `OPERATIONS` of rows, each closed by `;`:
+///
+/// ```text
+/// method "path" id tag gives access.takes(…).decodes(…)…;
+/// ```
+///
+/// The id and the tag are those of the description, `gives` is a [`Gives`], `access` what `crate::access` makes, and what
+/// follows are the methods of [`Operation`] for whatever the row has beside that.
+macro_rules! operations {
+    ($(
+        $method:ident $path:literal $id:ident $tag:ident
+        $gives:ident $(($($shape:tt)*))? $access:ident $(($($needed:tt)*))?
+        $(.$more:ident($($value:tt)*))*;
+    )*) => {
+        pub(super) const OPERATIONS: &[$crate::openapi::Operation] = &[$(
+            $crate::openapi::Operation::new(
+                stringify!($method),
+                $path,
+                stringify!($id),
+                stringify!($tag),
+                $gives $(($($shape)*))?,
+                $access $(($($needed)*))?,
+            )
+            $(.$more($($value)*))*,
+        )*];
+    };
+}
+
+pub(super) use operations;
+
 /// A method of a path.
 #[derive(Debug)]
 pub struct Operation {

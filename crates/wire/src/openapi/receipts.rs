@@ -2,110 +2,32 @@
 
 use canon::Value;
 
-use super::operation::{Body::*, Gives::*, Operation};
+use super::operation::{Body::*, Gives::*, operations};
 use super::schema::{Schema, Shape::*, Type::*, opt, req};
 use crate::access::Place::*;
 use crate::access::{PUBLIC, needs};
-use domain::ResourceKind;
+use domain::ResourceKind::*;
 
-/// Operations beside those of the contract.
-pub(super) const OPERATIONS: &[Operation] = &[
-    Operation::new(
-        "post",
-        "/v1/receipts/verify",
-        "verifyForeignReceipt",
-        "Receipts",
-        Json("ReceiptVerification"),
-        needs(&["receipts:read"], Unplaced),
-    )
-    .query(&["trust_anchor", "at_time", "integrity_only"])
-    .takes(Required("JsonObject")),
-    Operation::new(
-        "get",
-        "/v1/receipts/{receipt_id}/proof",
-        "getReceiptProof",
-        "Receipts",
-        Json("ReceiptProof"),
-        needs(&["receipts:read"], InPath(ResourceKind::Receipt)),
-    ),
-    Operation::new(
-        "get",
-        "/v1/receipt-batches",
-        "listReceiptBatches",
-        "Receipts",
-        Json("ReceiptBatchList"),
-        needs(&["receipts:read"], Unplaced),
-    )
-    .query(&["limit", "cursor"]),
-    Operation::new(
-        "get",
-        "/v1/receipt-batches/consistency",
-        "getReceiptConsistency",
-        "Receipts",
-        Json("ReceiptConsistencyProof"),
-        needs(&["receipts:read"], Unplaced),
-    )
-    .query(&["from", "to"]),
-    Operation::new(
-        "get",
-        "/v1/receipt-batches/{batch_id}",
-        "getReceiptBatch",
-        "Receipts",
-        Json("ReceiptBatch"),
-        needs(&["receipts:read"], Unplaced),
-    ),
-    Operation::new(
-        "post",
-        "/v1/receipt-batches/{batch_id}/cosignatures",
-        "cosignReceiptBatch",
-        "Receipts",
-        Json("ReceiptBatch"),
-        needs(&["receipts:write"], Unplaced),
-    )
-    .takes(Required("CosignRequest")),
-    Operation::new(
-        "get",
-        "/v1/sessions/{session_id}/trust-chain",
-        "getTrustChain",
-        "Receipts",
-        Json("TrustChainExport"),
-        needs(&["receipts:read"], InPath(ResourceKind::Session)),
-    ),
-    Operation::new(
-        "get",
-        "/.well-known/jwks.json",
-        "getReceiptKeys",
-        "Receipts",
-        Json("KeySet"),
-        PUBLIC,
-    )
-    .of_type("application/jwk-set+json"),
-    Operation::new(
-        "get",
-        "/schemas/receipt-2026-04-25.schema.json",
-        "getReceiptSchema",
-        "Receipts",
-        AnyObject,
-        PUBLIC,
-    )
-    .of_type("application/schema+json"),
-    Operation::new(
-        "get",
-        "/tlog/checkpoint",
-        "getCheckpoint",
-        "Receipts",
-        PlainText,
-        PUBLIC,
-    ),
-    Operation::new(
-        "get",
-        "/tlog/tile/{path}",
-        "getTile",
-        "Receipts",
-        Bytes,
-        PUBLIC,
-    ),
-];
+// Operations beside those of the contract.
+operations! {
+    post   "/v1/receipts/verify" verifyForeignReceipt Receipts Json("ReceiptVerification") needs(&["receipts:read"], Unplaced)
+        .query(&["trust_anchor", "at_time", "integrity_only"]).takes(Required("JsonObject"));
+    get    "/v1/receipts/{receipt_id}/proof" getReceiptProof Receipts
+        Json("ReceiptProof") needs(&["receipts:read"], InPath(Receipt));
+    get    "/v1/receipt-batches" listReceiptBatches Receipts Json("ReceiptBatchList") needs(&["receipts:read"], Unplaced)
+        .query(&["limit", "cursor"]);
+    get    "/v1/receipt-batches/consistency" getReceiptConsistency Receipts
+        Json("ReceiptConsistencyProof") needs(&["receipts:read"], Unplaced).query(&["from", "to"]);
+    get    "/v1/receipt-batches/{batch_id}" getReceiptBatch Receipts Json("ReceiptBatch") needs(&["receipts:read"], Unplaced);
+    post   "/v1/receipt-batches/{batch_id}/cosignatures" cosignReceiptBatch Receipts
+        Json("ReceiptBatch") needs(&["receipts:write"], Unplaced).takes(Required("CosignRequest"));
+    get    "/v1/sessions/{session_id}/trust-chain" getTrustChain Receipts
+        Json("TrustChainExport") needs(&["receipts:read"], InPath(Session));
+    get    "/.well-known/jwks.json" getReceiptKeys Receipts Json("KeySet") PUBLIC.of_type("application/jwk-set+json");
+    get    "/schemas/receipt-2026-04-25.schema.json" getReceiptSchema Receipts AnyObject PUBLIC.of_type("application/schema+json");
+    get    "/tlog/checkpoint" getCheckpoint Receipts PlainText PUBLIC;
+    get    "/tlog/tile/{path}" getTile Receipts Bytes PUBLIC;
+}
 
 pub(super) const SCHEMAS: &[Schema] = &[
     Schema {

@@ -1,58 +1,22 @@
 //! What the description says of the records of finished Tasks: bundles and differences, beyond the contract.
 
-use super::operation::{Body::Octets, Gives::*, Operation};
+use super::operation::{Body::Octets, Gives::*, operations};
 use super::schema::{Schema, Shape::*, Type, Type::*, req};
 use crate::access::Place::*;
 use crate::access::needs;
-use domain::ResourceKind;
+use domain::ResourceKind::*;
 
-/// Operations beside those of the contract.
-pub(super) const OPERATIONS: &[Operation] = &[
-    Operation::new(
-        "get",
-        "/v1/tasks/{task_id}/bundle",
-        "getTaskBundle",
-        "Tasks",
-        Bytes,
-        needs(
-            &["tasks:read", "receipts:read", "internal:read"],
-            InPath(ResourceKind::Task),
-        ),
-    )
-    .may_refuse(&[409, 410]),
-    Operation::new(
-        "get",
-        "/v1/tasks/{task_id}/diff",
-        "diffTasks",
-        "Tasks",
-        Json("RunDiff"),
-        needs(&["tasks:read", "events:read"], InPath(ResourceKind::Task)),
-    )
-    .query(&["other"])
-    .may_refuse(&[409, 410]),
-    Operation::new(
-        "get",
-        "/v1/tasks/{task_id}/transcript",
-        "getTaskTranscript",
-        "Tasks",
-        Json("RunTranscript"),
-        needs(&["tasks:read", "events:read"], InPath(ResourceKind::Task)),
-    )
-    .query(&["step"])
-    .may_refuse(&[409, 410]),
-    Operation::new(
-        "post",
-        "/v1/tasks/import",
-        "importTask",
-        "Tasks",
-        Json("Task"),
-        needs(&["tasks:import"], Every("tasks:import for all workspaces")),
-    )
-    .query(&["workspace_id"])
-    .takes(Octets)
-    .with_status(201)
-    .or_status(&[200]),
-];
+// Operations beside those of the contract.
+operations! {
+    get    "/v1/tasks/{task_id}/bundle" getTaskBundle Tasks
+        Bytes needs(&["tasks:read", "receipts:read", "internal:read"], InPath(Task)).may_refuse(&[409, 410]);
+    get    "/v1/tasks/{task_id}/diff" diffTasks Tasks Json("RunDiff") needs(&["tasks:read", "events:read"], InPath(Task))
+        .query(&["other"]).may_refuse(&[409, 410]);
+    get    "/v1/tasks/{task_id}/transcript" getTaskTranscript Tasks
+        Json("RunTranscript") needs(&["tasks:read", "events:read"], InPath(Task)).query(&["step"]).may_refuse(&[409, 410]);
+    post   "/v1/tasks/import" importTask Tasks Json("Task") needs(&["tasks:import"], Every("tasks:import for all workspaces"))
+        .query(&["workspace_id"]).takes(Octets).with_status(201).or_status(&[200]);
+}
 
 const INTEGER: Type = AnyOf(&[Count, Number]);
 

@@ -103,16 +103,7 @@ async fn ensure(
     if known.or_hint("the keys cannot be read", disk)?.is_some() {
         return Ok(FirstKey::There);
     }
-    let key = ApiKey {
-        id: new_id()?,
-        digest: digest(&text),
-        actor: actor.to_owned(),
-        workspaces: None,
-        scopes: scopes.to_vec(),
-        created_at: now(),
-        revoked_at: None,
-        expires_at: None,
-    };
+    let key = ApiKey::new(new_id()?, digest(&text), actor, scopes, now());
     let stored = engine::change_api_key(store, key, "system", now()).await;
     stored.or_hint("a first key was not stored", disk)?;
     Ok(FirstKey::Made(file))
@@ -195,16 +186,7 @@ mod tests {
     async fn u21_a_directory_of_before_gets_an_approver_and_its_keys_stay_as_they_were() {
         let home = tempfile::tempdir().unwrap();
         let store = store();
-        let before = ApiKey {
-            id: "key_old".to_owned(),
-            digest: digest("rpk_old"),
-            actor: "admin".to_owned(),
-            workspaces: None,
-            scopes: vec!["*".to_owned()],
-            created_at: now(),
-            revoked_at: None,
-            expires_at: None,
-        };
+        let before = ApiKey::new("key_old", digest("rpk_old"), "admin", ["*"], now());
         store.put_api_key(before.clone()).await.unwrap();
         for _ in 0..2 {
             assert_eq!(start(home.path(), &store).await, FirstKey::There);

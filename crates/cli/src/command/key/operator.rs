@@ -14,8 +14,6 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use canon::Digest;
-use domain::Timestamp;
 use engine::port::ApiKey;
 use engine::{Engine, change_api_key};
 use hmac::{Hmac, KeyInit as _, Mac as _};
@@ -69,55 +67,11 @@ struct Proven {
     proof: String,
 }
 
-/// A key as it is told: what the store keeps of it.
-#[derive(Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-struct Told {
-    id: String,
-    digest: Digest,
-    actor: String,
-    workspaces: Option<Vec<String>>,
-    scopes: Vec<String>,
-    created_at: Timestamp,
-    revoked_at: Option<Timestamp>,
-    expires_at: Option<Timestamp>,
-}
-
 /// What became of it.
 #[derive(Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Answer {
     problem: Option<String>,
-}
-
-impl From<ApiKey> for Told {
-    fn from(key: ApiKey) -> Self {
-        Self {
-            id: key.id,
-            digest: key.digest,
-            actor: key.actor,
-            workspaces: key.workspaces,
-            scopes: key.scopes,
-            created_at: key.created_at,
-            revoked_at: key.revoked_at,
-            expires_at: key.expires_at,
-        }
-    }
-}
-
-impl From<Told> for ApiKey {
-    fn from(key: Told) -> Self {
-        Self {
-            id: key.id,
-            digest: key.digest,
-            actor: key.actor,
-            workspaces: key.workspaces,
-            scopes: key.scopes,
-            created_at: key.created_at,
-            revoked_at: key.revoked_at,
-            expires_at: key.expires_at,
-        }
-    }
 }
 
 /// What both sides know and neither sends.
@@ -275,8 +229,8 @@ async fn answer(
     });
     let (theirs, ours, said) = introduced.await.map_err(io::Error::other)??;
     is_operator.store(true, Ordering::Relaxed);
-    let told: Told = serde_json::from_str(&said).map_err(io::Error::other)?;
-    let changed = engine.change_api_key(told.into(), ACTOR).await;
+    let key: ApiKey = serde_json::from_str(&said).map_err(io::Error::other)?;
+    let changed = engine.change_api_key(key, ACTOR).await;
     let said = Answer {
         problem: changed.err().map(|error| error.to_string()),
     };
@@ -338,7 +292,7 @@ async fn ask(data: &Path, key: ApiKey) -> Option<anyhow::Result<()>> {
     let (mut stream, nonces) = introduced(address, &secret).await?;
     let asked = tokio::time::timeout(PATIENCE, async {
         let nonces = [nonces[0].as_str(), nonces[1].as_str()];
-        let said = serde_json::to_string(&Told::from(key)).map_err(io::Error::other)?;
+        let said = serde_json::to_string(&key).map_err(io::Error::other)?;
         let proof = secret.proof(Act::Question, nonces, &said)?;
         write_line(&mut stream, &Proven { said, proof }).await?;
         let answer: Proven = read_line(&mut stream).await?;

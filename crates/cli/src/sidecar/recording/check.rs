@@ -96,16 +96,11 @@ fn not_checked(why: &str) -> Answer {
 }
 
 fn line(name: &str, subject: &str, answer: Answer) -> Check {
+    let said = (answer.result, answer.reason, answer.detail);
     Check {
-        field: format!("recording/{name}"),
-        path: subject.to_owned(),
-        relocated_to: None,
-        result: answer.result,
-        reason: answer.reason,
-        detail: answer.detail,
-        matched: None,
         expected: answer.expected,
         actual: answer.actual,
+        ..Check::new(format!("recording/{name}"), subject, said)
     }
 }
 

@@ -7,9 +7,10 @@ use canon::Digest;
 use receipts::{Receipt, event_log_digest};
 use runs::replay::Bundle;
 use serde_json::{Value, json};
+use testing::process::Server;
 
 use super::{Client, Elsewhere, text};
-use crate::world::{Server, World};
+use crate::world::World;
 
 pub(super) fn folder() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../../conformance/vectors/replay")

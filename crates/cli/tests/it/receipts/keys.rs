@@ -312,9 +312,9 @@ fn u16_the_origin_is_chosen_once_and_changed_by_a_rotation() {
         fs::write(&file, format!("origin = \"{name}\"\n")).unwrap();
         let mut command = world.command(&["serve"]);
         command.args(["--config", "reprise.toml", "--listen", "127.0.0.1:0"]);
-        crate::world::Server::start(&mut command)
+        testing::process::Server::start(&mut command)
     };
-    let head = |server: &crate::world::Server, task: &str| {
+    let head = |server: &testing::process::Server, task: &str| {
         world.ok(&["receipt", "proof", task]);
         super::get(&server.url, "/tlog/checkpoint")
     };

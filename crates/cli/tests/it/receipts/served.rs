@@ -1,7 +1,9 @@
 //! Receipts on a server: shown, verified, and none lost.
 
+use testing::process::Server;
+
 use super::Ran;
-use crate::world::{Server, World};
+use crate::world::World;
 
 #[test]
 fn a_receipt_is_unverified_until_somebody_verified_it() {

@@ -3,9 +3,9 @@
 use std::process::Command;
 
 use serde_json::{Value, json};
+use testing::process::said;
 
 use super::{Ran, completion};
-use crate::world::said;
 
 #[test]
 fn ap_rpl_the_bytes_of_the_receipt_are_those_of_the_server() {

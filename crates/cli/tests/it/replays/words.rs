@@ -5,9 +5,10 @@ use std::io::{BufRead, BufReader, Read, Write};
 use std::net::TcpListener;
 
 use serde_json::{Value, json};
+use testing::process::Server;
 
 use super::Ran;
-use crate::world::{Server, World};
+use crate::world::World;
 
 const CONFIG: &str = "\
 [[providers]]

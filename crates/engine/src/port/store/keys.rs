@@ -2,6 +2,7 @@
 
 use canon::Digest;
 use domain::Timestamp;
+use serde::{Deserialize, Serialize};
 
 use super::StoreFault;
 use crate::port::BoxFuture;
@@ -28,8 +29,10 @@ pub trait KeyStore: Send + Sync {
     }
 }
 
-/// A credential: who it is and what it may do. Its text is not stored, only the digest.
-#[derive(Debug, Clone, PartialEq, Eq)]
+/// A credential: who it is and what it may do. Its text is not stored, only the digest. This form
+/// is also what the operator's commands send to the server that holds the log.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub struct ApiKey {
     /// A public id to name it by.
     pub id: String,
@@ -50,6 +53,26 @@ pub struct ApiKey {
 }
 
 impl ApiKey {
+    /// Makes a key that sees every Workspace and does not end.
+    pub fn new(
+        id: impl Into<String>,
+        digest: Digest,
+        actor: impl Into<String>,
+        scopes: impl IntoIterator<Item: Into<String>>,
+        created_at: Timestamp,
+    ) -> Self {
+        Self {
+            id: id.into(),
+            digest,
+            actor: actor.into(),
+            workspaces: None,
+            scopes: scopes.into_iter().map(Into::into).collect(),
+            created_at,
+            revoked_at: None,
+            expires_at: None,
+        }
+    }
+
     /// Returns what events tell of it.
     pub fn recorded(&self) -> domain::Key {
         domain::Key {

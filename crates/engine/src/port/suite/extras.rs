@@ -10,14 +10,14 @@ use crate::port::{ApiKey, ReadEvents, Scope, SealedTurn};
 
 pub(super) fn api_key(id: &str, text: &[u8]) -> ApiKey {
     ApiKey {
-        id: id.to_owned(),
-        digest: sha256(text),
-        actor: "somebody".to_owned(),
         workspaces: Some(vec!["workspace_a".to_owned(), "workspace_\"b".to_owned()]),
-        scopes: vec!["*".to_owned()],
-        created_at: Timestamp::from_micros(1),
-        revoked_at: None,
-        expires_at: None,
+        ..ApiKey::new(
+            id,
+            sha256(text),
+            "somebody",
+            ["*"],
+            Timestamp::from_micros(1),
+        )
     }
 }
 

@@ -137,7 +137,7 @@ impl Model {
                 let documents = touched.iter().filter_map(|id| copy.scratch.document(id));
                 Ok(SealedTurn {
                     documents: documents.cloned().map(Arc::new).collect(),
-                    events: events.into_iter().map(stored).collect(),
+                    events: events.into_iter().map(StoredEvent::from).collect(),
                     blobs: receipt.into_iter().collect(),
                     ..SealedTurn::default()
                 })
@@ -195,7 +195,8 @@ impl Model {
     pub fn committed(&mut self, decision: &Decision, committed: &Committed) {
         let sealed = self.seal(decision, committed.first);
         let (events, _) = sealed.expect("the store sealed the same");
-        self.events.extend(events.into_iter().map(stored));
+        self.events
+            .extend(events.into_iter().map(StoredEvent::from));
     }
 
     /// Decides, commits and notes an order.
@@ -546,15 +547,6 @@ fn content(bytes: u64) -> Vec<u8> {
         .cycle()
         .take(bytes as usize)
         .collect()
-}
-
-fn stored(sealed: domain::Sealed) -> StoredEvent {
-    StoredEvent {
-        position: sealed.position,
-        links: sealed.links,
-        resource: sealed.resource,
-        bytes: Arc::from(sealed.bytes),
-    }
 }
 
 /// A commit of nothing but what a turn says beside events.
