@@ -73,6 +73,12 @@ pub enum OpenError {
         /// Their version.
         found: i64,
     },
+    /// Others share it, and their program is older: what this one would change they do not know.
+    #[error("data directory `{}` is shared with processes of an older program", directory.display())]
+    OlderBeside {
+        /// The directory.
+        directory: PathBuf,
+    },
     /// There is no log here.
     #[error("`{}` is not a data directory", directory.display())]
     NoLog {
@@ -156,6 +162,9 @@ impl OpenError {
             }
             OpenError::OtherTables { .. } => {
                 "run the newer program that wrote it; an older one would damage it"
+            }
+            OpenError::OlderBeside { .. } => {
+                "stop every process that works in it; the first one of this program that starts then brings it forward"
             }
             OpenError::NoLog { .. } => {
                 "name the directory that `reprise serve` uses; it makes one at its first start"

@@ -36,6 +36,7 @@ mod projection;
 mod prune;
 mod read;
 mod rebuild;
+mod recent;
 mod repair;
 mod row;
 mod schema;

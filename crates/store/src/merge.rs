@@ -14,7 +14,7 @@ use rusqlite::Connection;
 
 use crate::block::Block;
 use crate::fault::fault;
-use crate::projection;
+use crate::recent;
 use crate::row::sql;
 use crate::schema::{self, SecureDelete};
 use crate::table::Table;
@@ -100,7 +100,7 @@ impl Run {
                 return Ok(());
             };
             let linked = block.links().into_iter();
-            links.extend(linked.map(|link| [sql(link.0), sql(put.first)]));
+            links.extend(linked.map(|link| (put.first, link)));
             merged.events.extend(block.events);
             merged.blobs.extend(block.blobs);
         }
@@ -117,7 +117,7 @@ impl Run {
         connection: &Connection,
         first: u64,
         merged: &Block,
-        links: &[[i64; 2]],
+        links: &[(u64, Position)],
     ) -> Result<(), StoreFault> {
         let execute = |text: &str, values: &[&dyn rusqlite::ToSql]| {
             connection
@@ -126,9 +126,9 @@ impl Run {
                 .map(drop)
                 .map_err(fault)
         };
-        for [link, number] in links {
-            let delete = "DELETE FROM event_links WHERE link = ?1 AND first = ?2";
-            execute(delete, &[link, number])?;
+        for (number, link) in links {
+            // Some may have been moved since, others not.
+            recent::remove_block(connection, *number, *link).map_err(fault)?;
         }
         for put in self.blocks.iter().skip(1) {
             Table::Events.remove(connection, put.first).map_err(fault)?;
@@ -136,7 +136,7 @@ impl Run {
         Table::Events
             .put_merged(connection, first, merged)
             .map_err(fault)?;
-        projection::link_events(connection, first, merged)?;
+        recent::add_block(connection, first, merged.links()).map_err(fault)?;
         let places = self.blocks.iter();
         let places =
             places.flat_map(|put| put.digests.iter().map(move |digest| (digest, put.first)));

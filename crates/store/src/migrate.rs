@@ -234,6 +234,7 @@ impl<'a> Copying<'a> {
             })?;
         }
         self.link_documents().map_err(fault)?;
+        projection::list_messages(self.new).map_err(fault)?;
         tree::put_heads(self.new)?;
         projection::note_migrated(self.new).map_err(fault)?;
         notes::fill(self.new).map_err(fault)?;
@@ -266,7 +267,7 @@ impl<'a> Copying<'a> {
             self.events += 1;
         }
         table.put(self.new, number, &block).map_err(fault)?;
-        projection::commit(self.new, number, &block)
+        projection::link(self.new, number, &block)
     }
 
     /// Adds the further links of an event, which older formats had no place for.

@@ -10,7 +10,7 @@ use rusqlite::{Connection, OptionalExtension, TransactionBehavior};
 
 use crate::directory::OpenError;
 use crate::schema::{self, Sealed, has_table};
-use crate::{claims, leases, projection, shape};
+use crate::{claims, leases, projection, recent, shape};
 
 /// The name of the log, and its secret: made with the log, and nothing else tells them.
 pub(crate) const MADE_WITH_THE_LOG: [&str; 2] = ["log", "secret"];
@@ -113,8 +113,9 @@ pub(crate) fn missing(connection: &Connection) -> rusqlite::Result<Vec<String>> 
 /// Refuses a log that lacks a table.
 pub(crate) fn check_tables(directory: &Path, connection: &Connection) -> Result<(), OpenError> {
     let mut missing = Vec::new();
-    for table in schema::tables() {
-        if !has_table(connection, table).map_err(|error| OpenError::fault(directory, error))? {
+    let fault = |error: rusqlite::Error| OpenError::fault(directory, error);
+    for table in schema::tables(connection).map_err(fault)? {
+        if !has_table(connection, table).map_err(fault)? {
             missing.push(format!("the table `{table}`"));
         }
     }
@@ -133,7 +134,7 @@ pub(crate) fn complete(directory: &Path, connection: &mut Connection) -> Result<
         return Err(OpenError::incomplete(directory, missing));
     }
     shape::refuse(directory, connection)?;
-    if schema::has_notes(connection).map_err(fault)?
+    if schema::has_recent(connection).map_err(fault)?
         && !lacks_additions(connection).map_err(fault)?
     {
         return Ok(());
@@ -149,6 +150,10 @@ pub(crate) fn complete(directory: &Path, connection: &mut Connection) -> Result<
 /// Writes what is missing, in the transaction under way. Returns the notes that were.
 pub(crate) fn fill(connection: &Connection) -> rusqlite::Result<Vec<&'static str>> {
     add(connection)?;
+    if !recent::is_there(connection)? {
+        schema::add_recent(connection)?;
+        projection::note_messages(connection)?;
+    }
     let mut filled = Vec::new();
     for name in ALL {
         let mut select = connection.prepare_cached("SELECT 1 FROM meta WHERE name = ?1")?;
@@ -176,7 +181,7 @@ pub(crate) fn fill(connection: &Connection) -> rusqlite::Result<Vec<&'static str
     if !schema::has_notes(connection)? {
         claims::seal(connection)?;
     }
-    schema::set_has_notes(connection)?;
+    schema::set_complete(connection)?;
     Ok(filled)
 }
 

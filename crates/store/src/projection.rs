@@ -20,6 +20,7 @@ use rusqlite::{Connection, OptionalExtension, TransactionBehavior};
 
 use crate::block::Block;
 use crate::fault::fault;
+use crate::recent;
 use crate::row::sql;
 use crate::table::Table;
 use crate::tree;
@@ -57,10 +58,11 @@ pub(crate) trait Projection {
     }
 }
 
-fn all() -> [Box<dyn Projection>; 6] {
+fn all() -> [Box<dyn Projection>; 7] {
     [
         Box::new(EventLinks),
         Box::new(DocumentLinks),
+        Box::new(SessionMessages),
         Box::new(SealedHeads),
         Box::new(StoredBytes(Usage::default())),
         Box::new(ReceiptTree {
@@ -72,24 +74,38 @@ fn all() -> [Box<dyn Projection>; 6] {
     ]
 }
 
-/// Feeds a new block to those that are written in its commit.
+/// Feeds a new block to those that are written in its commit. Returns how many rows gathered.
 pub(crate) fn commit(
     connection: &Connection,
     number: u64,
     block: &Block,
-) -> Result<(), StoreFault> {
-    // Spelled out instead of going through all of them: this is the path of every commit. Heads the writer has at hand.
-    link_events(connection, number, block)?;
+) -> Result<u64, StoreFault> {
+    // Spelled out instead of going through all of them: this is the path of every commit. Heads and Messages the writer has
+    // at hand.
+    DocumentLinks.feed(connection, number, block)?;
+    recent::add_block(connection, number, block.links()).map_err(fault)
+}
+
+/// Feeds a block of another database to those that say what it is linked to.
+pub(crate) fn link(connection: &Connection, number: u64, block: &Block) -> Result<(), StoreFault> {
+    EventLinks.feed(connection, number, block)?;
     DocumentLinks.feed(connection, number, block)
 }
 
-/// Notes what a block holds events of.
-pub(crate) fn link_events(
-    connection: &Connection,
-    number: u64,
-    block: &Block,
-) -> Result<(), StoreFault> {
-    EventLinks.feed(connection, number, block)
+/// Lists the Messages of each Session, in a database whose documents came from another one.
+pub(crate) fn list_messages(connection: &Connection) -> rusqlite::Result<()> {
+    connection
+        .execute(
+            "INSERT INTO session_messages(session, key) SELECT session, key FROM documents \
+             WHERE kind = 4 AND session IS NOT NULL ORDER BY session, key",
+            [],
+        )
+        .map(drop)
+}
+
+/// Says that the Messages of each Session are listed, in the transaction that did it for a log of an earlier program.
+pub(crate) fn note_messages(connection: &Connection) -> rusqlite::Result<()> {
+    note(connection, &SessionMessages)
 }
 
 /// Folds those of a log that are missing or have another shape.
@@ -194,7 +210,7 @@ impl Projection for EventLinks {
     }
 
     fn clear(&self) -> &'static str {
-        "DELETE FROM event_links"
+        "DELETE FROM event_links; DELETE FROM recent_links WHERE kind = 0"
     }
 
     fn feed(
@@ -244,6 +260,31 @@ impl Projection for DocumentLinks {
             }
         }
         Ok(())
+    }
+}
+
+/// Which Messages a Session has. The writer puts them down with their documents.
+struct SessionMessages;
+
+impl Projection for SessionMessages {
+    fn name(&self) -> (&'static str, u32) {
+        ("session messages", 1)
+    }
+
+    fn written(&self) -> Written {
+        Written::InCommit
+    }
+
+    fn clear(&self) -> &'static str {
+        "DELETE FROM session_messages; DELETE FROM recent_links WHERE kind <> 0"
+    }
+
+    fn feed(&mut self, _: &Connection, _: u64, _: &Block) -> Result<(), StoreFault> {
+        Ok(())
+    }
+
+    fn finish(&mut self, connection: &Connection) -> Result<(), StoreFault> {
+        list_messages(connection).map_err(fault)
     }
 }
 

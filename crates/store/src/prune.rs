@@ -350,12 +350,8 @@ impl Prune<'_> {
     fn reduce(&mut self, task: Position) -> Result<(), AuditError> {
         let mut done = Pruned::default();
         self.transact(|connection| {
-            let blocks: Vec<u64> = connection
-                .prepare_cached("SELECT first FROM event_links WHERE link = ?1 ORDER BY first")?
-                .query_map([sql(task.0)], |row| row.get(0))?
-                .collect::<rusqlite::Result<_>>()?;
             let mut headers = Headers::default();
-            for first in blocks {
+            for first in read::linked_blocks(connection, task).map_err(inside)? {
                 let reduced = Table::Events.change(connection, first, |block| {
                     for stored in &mut block.events {
                         if let Some(header) = header_of(stored, task)? {

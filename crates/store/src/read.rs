@@ -8,10 +8,11 @@ use engine::port::{
     ApiKey, Claim, ClaimScope, LastEvents, ListQuery, NewestQuery, ReadEvents, Scope, StoreFault,
     StoredEvent,
 };
-use rusqlite::{Connection, OptionalExtension, Row, params_from_iter};
+use rusqlite::{CachedStatement, Connection, OptionalExtension, Row, params_from_iter};
 
 use crate::block::Block;
 use crate::fault::fault;
+use crate::recent;
 use crate::row::{DocumentRow, id_bytes, sql};
 use crate::table::Table;
 
@@ -55,6 +56,9 @@ pub(crate) fn newest(
     query: NewestQuery,
 ) -> Result<Vec<Document>, StoreFault> {
     let before = query.before.map_or(i64::MAX, |before| sql(before.0));
+    if let Some(session) = messages_of(query.kind, query.scope) {
+        return messages(connection, &MESSAGES_BEFORE, session, before, query.limit);
+    }
     select_documents(
         connection,
         &newest_query(query.kind, query.scope),
@@ -87,6 +91,10 @@ fn document_query() -> String {
 }
 
 pub(crate) fn list(connection: &Connection, query: ListQuery) -> Result<Vec<Document>, StoreFault> {
+    if let Some(session) = messages_of(query.kind, query.scope).filter(|_| !query.open_only) {
+        let after = sql(query.after.0);
+        return messages(connection, &MESSAGES_AFTER, session, after, query.limit);
+    }
     select_documents(
         connection,
         &list_query(query),
@@ -97,6 +105,41 @@ pub(crate) fn list(connection: &Connection, query: ListQuery) -> Result<Vec<Docu
         ],
         query.scope,
     )
+}
+
+/// Returns the Session when its Messages are asked for: no index of documents has them.
+fn messages_of(kind: ResourceKind, scope: Scope) -> Option<Position> {
+    match (kind, scope) {
+        (ResourceKind::Message, Scope::Session(session)) => Some(session),
+        _ => None,
+    }
+}
+
+fn messages(
+    connection: &Connection,
+    keys: &ByLink,
+    session: Position,
+    bound: i64,
+    limit: usize,
+) -> Result<Vec<Document>, StoreFault> {
+    snapshot(connection, |connection| {
+        let mut keys = keys.prepare(connection)?;
+        let keys = keys.query_map([sql(session.0), bound, sql(limit as u64)], |row| row.get(0));
+        let mut select = connection.prepare_cached(&keyed_query()).map_err(fault)?;
+        let mut found = Vec::new();
+        for key in keys.map_err(fault)? {
+            let key: i64 = key.map_err(fault)?;
+            let row = select.query_row([key], DocumentRow::read).optional();
+            // One that is missing is for `log verify` to name.
+            found.extend(row.map_err(fault)?.map(|row| row.document()).transpose()?);
+        }
+        Ok(found)
+    })
+}
+
+fn keyed_query() -> String {
+    let columns = DocumentRow::COLUMNS;
+    format!("SELECT {columns} FROM documents WHERE key = ?1")
 }
 
 fn select_documents(
@@ -149,15 +192,15 @@ fn linked_query(beyond: &str, filter: &str, order: &str) -> String {
 
 /// Returns the index that finds documents of a kind in a scope, and the conditions that belong to it.
 fn indexed(kind: ResourceKind, scope: Scope) -> (String, String) {
-    // Messages are in the indexes of what is narrow; nobody lists them more widely, and whoever did would walk all
-    // documents.
-    let is_wide = matches!(scope, Scope::All | Scope::Workspace(_));
-    if is_wide && kind == ResourceKind::Message {
+    // Messages are in the index of Tasks alone; those of a Session have a table. Nobody lists them more widely, and whoever did
+    // would walk all documents.
+    let is_without = !matches!(scope, Scope::Task(_));
+    if is_without && kind == ResourceKind::Message {
         return ("NOT INDEXED".to_owned(), in_scope(scope));
     }
     let column = scope_column(scope).unwrap_or("kind");
     // The planner must see the condition of the index in the query to use it.
-    let bound = if is_wide { " AND kind <> 4" } else { "" };
+    let bound = if is_without { " AND kind <> 4" } else { "" };
     (
         format!("INDEXED BY documents_{column}"),
         format!("{bound}{}", in_scope(scope)),
@@ -186,12 +229,74 @@ fn scope_key(scope: Scope) -> Option<i64> {
     }
 }
 
-/// Finds the blocks with events of a link, from the one on that may hold a position.
-const LINKED: &str = "SELECT first FROM event_links WHERE link = ?1 AND first >= \
-     ifnull((SELECT max(first) FROM event_links WHERE link = ?1 AND first <= ?2), 0) ORDER BY first";
-const LINKED_BEFORE: &str =
-    "SELECT first FROM event_links WHERE link = ?1 AND first < ?2 ORDER BY first DESC";
-const LAST_LINKED: &str = "SELECT first FROM event_links WHERE link = ?1 ORDER BY first DESC";
+/// A statement that walks what is linked to a resource: what was moved and what has gathered since ([`crate::recent`]), merged
+/// in one order. One statement reads both as of one commit.
+struct ByLink {
+    text: &'static str,
+    /// The same for a log that no newer program has worked on: there everything stands in one place.
+    older: &'static str,
+}
+
+impl ByLink {
+    fn prepare<'a>(&self, connection: &'a Connection) -> Result<CachedStatement<'a>, StoreFault> {
+        let prepared = match connection.prepare_cached(self.text) {
+            // Only now is it asked for: a read of any other log shall not pay for it.
+            Err(_) if !recent::is_there(connection).map_err(fault)? => {
+                connection.prepare_cached(self.older)
+            }
+            prepared => prepared,
+        };
+        prepared.map_err(fault)
+    }
+}
+
+/// Finds the blocks with events of a link, from one on.
+const LINKED: ByLink = ByLink {
+    text: "SELECT first FROM event_links WHERE link = ?1 AND first >= ?2 \
+         UNION SELECT number FROM recent_links WHERE number >= ?2 AND link = ?1 AND kind = 0 ORDER BY 1",
+    older: "SELECT first FROM event_links WHERE link = ?1 AND first >= ?2 ORDER BY first",
+};
+
+/// Finds them backwards, from a position that they begin before.
+const LINKED_BEFORE: ByLink = ByLink {
+    text: "SELECT first FROM event_links WHERE link = ?1 AND first < ?2 \
+         UNION SELECT number FROM recent_links WHERE number < ?2 AND link = ?1 AND kind = 0 ORDER BY 1 DESC",
+    older: "SELECT first FROM event_links WHERE link = ?1 AND first < ?2 ORDER BY first DESC",
+};
+
+/// Finds the Messages of a Session, from a key on.
+const MESSAGES_AFTER: ByLink = ByLink {
+    text: "SELECT key FROM session_messages WHERE session = ?1 AND key > ?2 \
+         UNION SELECT number FROM recent_links WHERE number > ?2 AND link = ?1 AND kind = 4 ORDER BY 1 LIMIT ?3",
+    older: "SELECT key FROM documents INDEXED BY documents_session \
+         WHERE kind = 4 AND session = ?1 AND key > ?2 ORDER BY key LIMIT ?3",
+};
+
+/// Finds them backwards.
+const MESSAGES_BEFORE: ByLink = ByLink {
+    text: "SELECT key FROM session_messages WHERE session = ?1 AND key < ?2 \
+         UNION SELECT number FROM recent_links WHERE number < ?2 AND link = ?1 AND kind = 4 ORDER BY 1 DESC LIMIT ?3",
+    older: "SELECT key FROM documents INDEXED BY documents_session \
+         WHERE kind = 4 AND session = ?1 AND key < ?2 ORDER BY key DESC LIMIT ?3",
+};
+
+/// Returns the blocks that hold events of a resource, ascending.
+pub(crate) fn linked_blocks(
+    connection: &Connection,
+    link: Position,
+) -> Result<Vec<u64>, StoreFault> {
+    let mut select = LINKED.prepare(connection)?;
+    let firsts = select.query_map([sql(link.0), 0], |row| row.get(0));
+    let firsts: rusqlite::Result<_> = firsts.and_then(Iterator::collect);
+    firsts.map_err(fault)
+}
+
+/// Returns where the block begins that may hold a position, of those with events of a link; 0 when all come after it.
+fn linked_start(connection: &Connection, link: i64, position: u64) -> Result<i64, StoreFault> {
+    let mut select = LINKED_BEFORE.prepare(connection)?;
+    let start = select.query_row([link, sql(position.saturating_add(1))], |row| row.get(0));
+    Ok(start.optional().map_err(fault)?.unwrap_or(0))
+}
 
 pub(crate) fn events(
     blocks: &Connection,
@@ -213,8 +318,9 @@ pub(crate) fn events(
             Table::Events.each(connection, start, add)?;
             return Ok(found);
         };
-        let mut select = connection.prepare_cached(LINKED).map_err(fault)?;
-        let mut firsts = select.query([link, sql(next)]).map_err(fault)?;
+        let start = linked_start(connection, link, next)?;
+        let mut select = LINKED.prepare(connection)?;
+        let mut firsts = select.query([link, start]).map_err(fault)?;
         while let Some(row) = firsts.next().map_err(fault)? {
             let first = row.get(0).map_err(fault)?;
             if !add(Position(first), &block_bytes(connection, first)?)? {
@@ -251,7 +357,7 @@ pub(crate) fn last_events(
             }
             return Ok(found);
         };
-        let mut select = connection.prepare_cached(LINKED_BEFORE).map_err(fault)?;
+        let mut select = LINKED_BEFORE.prepare(connection)?;
         let mut firsts = select.query([link, sql(before)]).map_err(fault)?;
         while let Some(row) = firsts.next().map_err(fault)? {
             let first = row.get(0).map_err(fault)?;
@@ -304,8 +410,8 @@ pub(crate) fn last_event(
             return last.map_or(Ok(None), |(first, bytes)| last_in(first, &bytes));
         };
         // A block may hold events that only refer to it, in another role than the scope's.
-        let mut select = connection.prepare_cached(LAST_LINKED).map_err(fault)?;
-        let mut firsts = select.query([link]).map_err(fault)?;
+        let mut select = LINKED_BEFORE.prepare(connection)?;
+        let mut firsts = select.query([link, i64::MAX]).map_err(fault)?;
         while let Some(row) = firsts.next().map_err(fault)? {
             let first = row.get(0).map_err(fault)?;
             if let Some(last) = last_in(first, &block_bytes(connection, first)?)? {
@@ -456,18 +562,19 @@ mod tests {
             newest_query(ResourceKind::Batch, Scope::All),
             newest_query(ResourceKind::Message, Scope::All),
             newest_query(ResourceKind::Message, Scope::Linked(Position::START)),
-            newest_query(ResourceKind::Message, Scope::Session(Position::START)),
+            keyed_query(),
             tree::TREE.to_owned(),
             tree::LEAF_INDEX.to_owned(),
             tree::HEAD_SIZE.to_owned(),
             tree::LEAVES.to_owned(),
             tree::TREE_HASHES.to_owned(),
-            LINKED.to_owned(),
-            LAST_LINKED.to_owned(),
             CLAIM.to_owned(),
             BLOB.to_owned(),
             API_KEY_BY_DIGEST.to_owned(),
         ];
+        for by_link in [LINKED, LINKED_BEFORE, MESSAGES_AFTER, MESSAGES_BEFORE] {
+            statements.push(by_link.text.to_owned());
+        }
         for table in Table::ALL {
             let texts = [table.select(), table.select_from(), table.select_last()];
             statements.extend(texts.map(str::to_owned));

@@ -19,7 +19,7 @@ use crate::fault::fault;
 use crate::fold::{Problem, What, is_unfoldable, read_event, reseal};
 use crate::row::DocumentRow;
 use crate::schema::{self, Role};
-use crate::{backup, kept, loss, migrate, projection, read};
+use crate::{backup, kept, loss, migrate, notes, projection, read};
 
 /// What was rebuilt and where it differs.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -127,6 +127,10 @@ pub fn rebuild_and_write(
         backup::Database::Changes,
     )
     .map_err(AuditError::file(directory))?;
+    if !schema::has_recent(&log).map_err(fault)? {
+        // What is folded goes into the tables of this program.
+        notes::complete(directory, &mut log)?;
+    }
     write(&mut log, &aside.file)?;
     checkpoint(&log).map_err(fault)?;
     schema::checkpoint_on_close(&log, true).map_err(fault)?;

@@ -28,7 +28,7 @@ use crate::kept::Keeper;
 use crate::prune::{self, Headers};
 use crate::row::{DocumentRow, sql};
 use crate::table::Table;
-use crate::{blob, kept, notes, projection, read, schema, shape, write};
+use crate::{blob, kept, notes, projection, read, recent, schema, shape, write};
 
 /// How many events a block can hold: it is cut by the size of its content, and no event is smaller than this allows.
 const BLOCK_EVENTS_MAX: u64 = 256;
@@ -440,8 +440,15 @@ impl<'a> Survey<'a> {
     /// Returns the narrowest resources that had events in a block: Tasks, else Sessions, else Workspaces.
     fn owners(&self, number: u64) -> Result<Vec<Document>, AuditError> {
         let read = || {
-            let select = "SELECT link FROM event_links WHERE first = ?1 ORDER BY link";
-            let mut select = self.blocks.prepare_cached(select)?;
+            let moved = "SELECT link FROM event_links WHERE first = ?1";
+            let select = match recent::is_there(self.blocks)? {
+                true => format!(
+                    "{moved} UNION SELECT link FROM recent_links WHERE number = ?1 AND kind = 0 ORDER BY 1"
+                ),
+                // No newer program has worked on it.
+                false => format!("{moved} ORDER BY link"),
+            };
+            let mut select = self.blocks.prepare_cached(&select)?;
             let rows = select.query_map([sql(number)], |row| Ok(Position(row.get(0)?)))?;
             rows.collect::<rusqlite::Result<Vec<_>>>()
         };
@@ -534,6 +541,8 @@ impl<'a> Survey<'a> {
                 .put(connection, block.number, &content)
                 .map_err(fault)?;
             execute("DELETE FROM event_links WHERE first = ?1", &[&number])?;
+            let gathered = "DELETE FROM recent_links WHERE number = ?1 AND kind = 0";
+            execute(gathered, &[&number])?;
             for link in content.links() {
                 let insert = "INSERT INTO event_links(link, first) VALUES (?1, ?2)";
                 execute(insert, &[&sql(link.0), &number])?;

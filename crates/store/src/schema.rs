@@ -2,7 +2,8 @@
 //!
 //! Keys are integers; text ids are looked up in one place, `documents.id`. Each index exists for a query in
 //! `read`: a list or a stream reads the rows it returns and no others, however long the log is. Messages are listed by
-//! Session alone: the wider indexes are without them, and an append writes two pages less.
+//! Session alone, from a table that gathers what recent commits brought ([`crate::recent`]): the indexes of documents are
+//! without them, and an append writes three pages less.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
@@ -17,8 +18,12 @@ use crate::directory::{OpenError, database, private};
 use crate::{leases, notes};
 
 /// The version of the tables, kept in the database itself; the data directory's format covers all files. Since 5 every note
-/// is there ([`crate::notes`]).
-const SCHEMA_VERSION: i64 = 5;
+/// is there ([`crate::notes`]), since 6 links gather before they are moved ([`crate::recent`]). A program that does not know of
+/// those would not find them, and would leave out what others look for: it must not work here.
+const SCHEMA_VERSION: i64 = 6;
+
+/// Every note is there, and links are where they are found by.
+const SCHEMA_BEFORE_RECENT: i64 = 5;
 
 /// The same tables, before the first program that keeps every note worked on them.
 const SCHEMA_WITHOUT_NOTES: i64 = 4;
@@ -63,7 +68,6 @@ const TABLES: &str = "
     ) STRICT;
     CREATE INDEX documents_kind ON documents(kind) WHERE kind <> 4;
     CREATE INDEX documents_workspace ON documents(workspace, kind) WHERE workspace IS NOT NULL AND kind <> 4;
-    CREATE INDEX documents_session ON documents(session, kind) WHERE session IS NOT NULL;
     CREATE INDEX documents_task ON documents(task, kind) WHERE task IS NOT NULL;
     CREATE INDEX documents_open ON documents(kind) WHERE open = 1;
     CREATE INDEX documents_workspace_open ON documents(workspace, kind) WHERE open = 1 AND workspace IS NOT NULL;
@@ -139,6 +143,27 @@ const TABLES: &str = "
     CREATE INDEX api_keys_digest ON api_keys(digest);
 ";
 
+/// The tables that 6 added.
+const RECENT_TABLES: &str = "
+    CREATE TABLE session_messages(
+        session INTEGER NOT NULL,
+        key INTEGER NOT NULL,
+        PRIMARY KEY(session, key)
+    ) STRICT, WITHOUT ROWID;
+
+    CREATE TABLE recent_links(
+        number INTEGER NOT NULL,
+        link INTEGER NOT NULL,
+        kind INTEGER NOT NULL,
+        PRIMARY KEY(number, link, kind)
+    ) STRICT, WITHOUT ROWID;
+";
+
+/// The index of what a Session has, and how it was made before 6, when it listed Messages too.
+const SESSION_INDEX: &str = "CREATE INDEX documents_session ON documents(session, kind) WHERE session IS NOT NULL AND kind <> 4";
+const SESSION_INDEX_BEFORE: &str =
+    "CREATE INDEX documents_session ON documents(session, kind) WHERE session IS NOT NULL";
+
 /// What a digest is kept of, because nothing else would tell that it changed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Sealed {
@@ -212,11 +237,44 @@ pub(crate) fn has_column(
         .exists([table, column])
 }
 
-/// Returns the names of the tables that every log has, but for what a start makes again.
-pub(crate) fn tables() -> impl Iterator<Item = &'static str> {
-    let made = TABLES.split("CREATE TABLE ").skip(1);
-    let names = made.filter_map(|text| text.split('(').next());
-    names.filter(|name| !notes::is_added(name))
+/// Returns the names of the tables that a log must have, but for what a start makes again.
+pub(crate) fn tables(
+    connection: &Connection,
+) -> rusqlite::Result<impl Iterator<Item = &'static str>> {
+    let recent = match has_recent(connection)? {
+        true => RECENT_TABLES,
+        false => "",
+    };
+    let made = [TABLES, recent].map(|text| text.split("CREATE TABLE ").skip(1));
+    let names = made.into_iter().flatten();
+    let names = names.filter_map(|text| text.split('(').next());
+    Ok(names.filter(|name| !notes::is_added(name)))
+}
+
+/// True when links gather in this log before they are moved.
+pub(crate) fn has_recent(connection: &Connection) -> rusqlite::Result<bool> {
+    Ok(version(connection)? == SCHEMA_VERSION)
+}
+
+/// Brings the tables of versions 4 and 5 to 6, in the transaction that says so: Messages leave the index of documents for a
+/// table of their own. Reads that index and no event.
+pub(crate) fn add_recent(connection: &Connection) -> rusqlite::Result<()> {
+    connection.execute_batch(RECENT_TABLES)?;
+    connection.execute_batch(
+        "INSERT INTO session_messages(session, key) \
+             SELECT session, key FROM documents INDEXED BY documents_session \
+             WHERE session IS NOT NULL AND kind = 4 ORDER BY session, key; \
+         DROP INDEX documents_session",
+    )?;
+    connection.execute_batch(SESSION_INDEX)
+}
+
+/// Makes tables as they were before 6 of new ones, to compare others with.
+pub(crate) fn without_recent(connection: &Connection) -> rusqlite::Result<()> {
+    connection.execute_batch(
+        "DROP TABLE session_messages; DROP TABLE recent_links; DROP INDEX documents_session",
+    )?;
+    connection.execute_batch(SESSION_INDEX_BEFORE)
 }
 
 /// True when every API key was recorded by events once.
@@ -421,17 +479,19 @@ pub(crate) struct Meta {
 /// Makes the tables of a new database file, which say of which version they are; notes are not there yet.
 pub(crate) fn make_tables(connection: &Connection) -> rusqlite::Result<()> {
     connection.execute_batch(TABLES)?;
+    connection.execute_batch(RECENT_TABLES)?;
+    connection.execute_batch(SESSION_INDEX)?;
     connection.execute_batch(leases::HOLDERS)?;
     connection.pragma_update(None, "user_version", SCHEMA_WITHOUT_NOTES)
 }
 
 /// True when every note was written.
 pub(crate) fn has_notes(connection: &Connection) -> rusqlite::Result<bool> {
-    Ok(version(connection)? == SCHEMA_VERSION)
+    Ok([SCHEMA_BEFORE_RECENT, SCHEMA_VERSION].contains(&version(connection)?))
 }
 
-/// Says that every note was written, in the transaction that did.
-pub(crate) fn set_has_notes(connection: &Connection) -> rusqlite::Result<()> {
+/// Says that the tables are complete and every note was written, in the transaction that did.
+pub(crate) fn set_complete(connection: &Connection) -> rusqlite::Result<()> {
     connection.pragma_update(None, "user_version", SCHEMA_VERSION)
 }
 
@@ -451,12 +511,27 @@ pub(crate) fn check_version(directory: &Path, connection: &Connection) -> Result
     let place = || directory.to_owned();
     match found {
         // 0: nothing was written yet, which whoever looks for a log will find.
-        0 | SCHEMA_WITHOUT_NOTES | SCHEMA_VERSION => Ok(()),
+        0 | SCHEMA_WITHOUT_NOTES | SCHEMA_BEFORE_RECENT | SCHEMA_VERSION => Ok(()),
         SCHEMA_BEFORE_4 => Err(OpenError::NotMigrated { directory: place() }),
         other => Err(OpenError::OtherTables {
             directory: place(),
             found: other,
         }),
+    }
+}
+
+/// Refuses a database that an earlier program must be working on: it is shared with somebody, and whoever came alone would
+/// have brought it forward.
+pub(crate) fn refuse_older_beside(
+    directory: &Path,
+    connection: &Connection,
+) -> Result<(), OpenError> {
+    let found = version(connection).map_err(|error| OpenError::fault(directory, error))?;
+    match found {
+        SCHEMA_WITHOUT_NOTES | SCHEMA_BEFORE_RECENT => Err(OpenError::OlderBeside {
+            directory: directory.to_owned(),
+        }),
+        _ => Ok(()),
     }
 }
 

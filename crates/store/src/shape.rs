@@ -109,6 +109,9 @@ pub(crate) fn built(connection: &Connection) -> rusqlite::Result<Vec<Flaw>> {
     schema::make_tables(&new)?;
     schema::prepare_pruning(&new)?;
     schema::prepare_repair(&new)?;
+    if !schema::has_recent(connection)? {
+        schema::without_recent(&new)?;
+    }
     let mut found = parts(connection)?;
     let mut flaws = Vec::new();
     for (name, (kind, text)) in parts(&new)? {

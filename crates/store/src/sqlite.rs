@@ -28,7 +28,7 @@ use crate::sharing::Watch;
 use crate::threads::{FileWriters, Readers};
 use crate::wal::Wal;
 use crate::write::{Published, Writer};
-use crate::{blob, checkpoint, claims, migrate, projection, read, segments, tree};
+use crate::{blob, checkpoint, claims, migrate, projection, read, recent, segments, tree};
 
 /// How to open a store.
 #[derive(Debug, Clone, Copy)]
@@ -41,6 +41,8 @@ pub struct Options {
     /// Works beside other processes that open the directory shared as well, all of one machine. One that does not share has
     /// the directory to itself: neither gets in while the other is there.
     pub shared: bool,
+    /// How many links gather before they are moved to where they are found by: fewer in tests.
+    pub recent_max: u64,
 }
 
 impl Default for Options {
@@ -49,6 +51,7 @@ impl Default for Options {
             full_sync: true,
             pages_max: None,
             shared: false,
+            recent_max: recent::ROWS_MAX,
         }
     }
 }
@@ -241,6 +244,7 @@ impl SqliteStore {
             Some(prepared) => prepared,
             None => {
                 let mut connection = schema::connect(directory, role).map_err(fault)?;
+                schema::refuse_older_beside(directory, &connection)?;
                 schema::prepare(directory, &mut connection)?;
                 connection
             }
@@ -267,8 +271,7 @@ impl SqliteStore {
         let place = (directory, presence.clone());
         let failed = |problem: StoreFault| OpenError::fault(directory, problem);
         let (mut writer, published) =
-            Writer::new(place, connection, checkpoints, wal, after, options.shared)
-                .map_err(failed)?;
+            Writer::new(place, connection, checkpoints, wal, after, options).map_err(failed)?;
         if is_alone && let Err(error) = writer.finish_purges() {
             // Its note stays: the next start tries again.
             tracing::error!(%error, "a purge that was cut short cannot be finished");

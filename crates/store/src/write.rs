@@ -25,10 +25,11 @@ use crate::kept::{Keeper, Kept};
 use crate::leases::{self, Held};
 use crate::merge::{Put, Run};
 use crate::row::{DocumentRow, id_bytes, sql};
+use crate::sqlite::Options;
 use crate::table::Table;
 use crate::usage::Usage;
 use crate::wal::Wal;
-use crate::{blob, claims, notes, projection, read, schema, sharing, tree};
+use crate::{blob, claims, notes, projection, read, recent, schema, sharing, tree};
 
 mod purge;
 
@@ -95,6 +96,8 @@ struct Counters {
     /// The time of claims as this process last wrote it down.
     claim_time_kept: Option<i64>,
     pack: u64,
+    /// How many links have gathered.
+    recent: u64,
 }
 
 impl Counters {
@@ -121,6 +124,7 @@ impl Counters {
             claim_time: ClaimTime::resume(claim_time),
             claim_time_kept: None,
             pack: Table::Packs.holding(connection, u64::MAX)?.unwrap_or(0),
+            recent: recent::count(connection).map_err(fault)?,
         })
     }
 
@@ -186,6 +190,8 @@ pub(crate) struct Writer {
     shared: Option<i64>,
     /// Small blocks at the end of the log.
     run: Run,
+    /// How many links gather before they are moved.
+    recent_max: u64,
     purges: Purges,
 }
 
@@ -196,9 +202,10 @@ impl Writer {
         checkpoints: Checkpoints,
         wal: Wal,
         after: Position,
-        is_shared: bool,
+        options: Options,
     ) -> Result<(Self, Arc<Published>), StoreFault> {
         // Before the counters: what is committed in between is read again.
+        let is_shared = options.shared;
         let shared = is_shared.then(|| sharing::data_version(&connection));
         let shared = shared.transpose().map_err(fault)?;
         let mut counters = Counters::read(&connection)?;
@@ -237,6 +244,7 @@ impl Writer {
             published: Arc::clone(&published),
             shared,
             run: Run::default(),
+            recent_max: options.recent_max,
             purges: Purges::default(),
         };
         Ok((writer, published))
@@ -248,6 +256,7 @@ impl Writer {
         let published = Arc::clone(&self.published);
         let is_due = published.with_usage(|usage| usage.is_due()) == Some(true);
         let run = self.run.take_due();
+        let recent_max = self.recent_max;
         let (committed, events, written, owed) = self.transact(|transaction| {
             if is_due {
                 published.keep_usage(transaction.connection)?;
@@ -255,6 +264,13 @@ impl Writer {
             if let Some(run) = run {
                 run.merge(transaction.connection)
                     .map_err(CommitError::Fault)?;
+                transaction.counters.recent =
+                    recent::count(transaction.connection).map_err(commit_fault)?;
+            }
+            // After a merge, which takes out much of what would be moved.
+            if transaction.counters.recent > recent_max {
+                recent::move_all(transaction.connection).map_err(commit_fault)?;
+                transaction.counters.recent = 0;
             }
             turn(&directory, transaction, commit)
         })?;
@@ -581,6 +597,7 @@ fn turn(
     )?;
     let new = new_blobs(connection, commit.blobs.iter().chain(small)).map_err(commit_fault)?;
     put_documents(connection, &turn.documents, &commit.expected)?;
+    transaction.counters.recent += add_messages(connection, &turn.documents, first)?;
     let written = put_blocks(transaction, &turn.events, new)?;
     let mut leases = Vec::with_capacity(turn.leases_taken.len());
     for name in turn.leases_taken {
@@ -660,6 +677,23 @@ fn put_documents(
         connection,
         unwritten.filter(|expected| versions.contains_key(&*expected.id)),
     )
+}
+
+/// Lists new Messages under their Sessions: those that an event of this commit created. Returns how many they are.
+fn add_messages(
+    connection: &Connection,
+    documents: &[Arc<Document>],
+    first: Position,
+) -> Result<u64, CommitError> {
+    let mut rows = 0;
+    for document in documents {
+        let is_new = document.key >= first && document.state.kind() == ResourceKind::Message;
+        if let Some(session) = document.links.session.filter(|_| is_new) {
+            recent::add_message(connection, document.key, session).map_err(commit_fault)?;
+            rows += 1;
+        }
+    }
+    Ok(rows)
 }
 
 fn check<'a>(
@@ -745,7 +779,8 @@ fn put_blocks(
         table
             .put(connection, number, &block)
             .map_err(commit_fault)?;
-        projection::commit(connection, number, &block).map_err(CommitError::Fault)?;
+        let gathered = projection::commit(connection, number, &block);
+        transaction.counters.recent += gathered.map_err(CommitError::Fault)?;
         let insert = "INSERT INTO blobs(digest, pack, block, number) VALUES (?1, ?2, ?3, ?4)";
         let mut insert = connection.prepare_cached(insert).map_err(commit_fault)?;
         let digests: Vec<Digest> = digests.by_ref().take(block.blobs.len()).collect();
@@ -786,9 +821,16 @@ mod tests {
         let (checkpoints, _) = checkpoint::start(directory, &mut connection).unwrap();
         let place = (directory, presence);
         let (wal, after) = (Wal::None, Position::START);
-        Writer::new(place, connection, checkpoints, wal, after, false)
-            .unwrap()
-            .0
+        Writer::new(
+            place,
+            connection,
+            checkpoints,
+            wal,
+            after,
+            Options::default(),
+        )
+        .unwrap()
+        .0
     }
 
     fn commit(seal: engine::port::Seal) -> Commit {

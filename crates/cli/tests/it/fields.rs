@@ -488,6 +488,7 @@ fn a_field_whose_log_is_damaged_says_internal_error_and_leaves_others_alone() {
     server.stop();
     let tamper = store::tamper::Tamper::open(&world.data());
     tamper.run("DELETE FROM event_links");
+    tamper.run("DELETE FROM recent_links");
     drop(tamper);
     let server = world.serve();
     let key = std::fs::read_to_string(world.data().join("api-key")).unwrap();

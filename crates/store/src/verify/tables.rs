@@ -14,6 +14,7 @@ use crate::fault::fault;
 use crate::fold::{Problem, What};
 use crate::notes;
 use crate::read;
+use crate::recent;
 use crate::row::further;
 use crate::schema::{self, Sealed};
 use crate::table::Table;
@@ -41,6 +42,7 @@ pub(super) fn check(
         problems.extend(links(blocks)?);
         problems.extend(heads(blocks)?);
         problems.extend(document_links(blocks)?);
+        problems.extend(messages(blocks)?);
         problems.extend(usage::check(blocks)?.map(problem));
         problems.extend(field_segments(blocks)?);
     }
@@ -89,6 +91,21 @@ impl Sum {
     }
 }
 
+/// What stands twice where it may stand once: each index is spread over two tables.
+#[derive(Default)]
+struct Found {
+    once: BTreeSet<(u64, u64)>,
+    again: BTreeSet<(u64, u64)>,
+}
+
+impl Found {
+    fn add(&mut self, link: u64, number: u64) {
+        if !self.once.insert((link, number)) {
+            self.again.insert((link, number));
+        }
+    }
+}
+
 /// The index of events must name, for each resource that has any, exactly the blocks that hold its events.
 fn links(blocks: &Connection) -> Result<Vec<Problem>, AuditError> {
     let mut unreadable = BTreeSet::new();
@@ -102,20 +119,78 @@ fn links(blocks: &Connection) -> Result<Vec<Problem>, AuditError> {
         return Ok(Vec::new());
     }
     // Only now are they held, to say which.
-    let (mut wanted, mut found) = (BTreeSet::new(), BTreeSet::new());
+    let (mut wanted, mut found) = (BTreeSet::new(), Found::default());
     each_needed(blocks, &mut unreadable, |link, first| {
         wanted.insert((link, first));
     })?;
-    each_stored(blocks, &unreadable, |link, first| {
-        found.insert((link, first));
-    })?;
-    let missing = wanted.difference(&found).map(|(link, first)| {
+    each_stored(blocks, &unreadable, |link, first| found.add(link, first))?;
+    let missing = wanted.difference(&found.once).map(|(link, first)| {
         format!("the index of events lacks the block at position {first} for the resource with key {link}")
     });
-    let extra = found.difference(&wanted).map(|(link, first)| {
+    let extra = found.once.difference(&wanted).map(|(link, first)| {
         format!("the index of events names position {first} for the resource with key {link}, which is not so")
     });
-    Ok(missing.chain(extra).take(NAMED_MAX).map(problem).collect())
+    let again = found.again.iter().map(|(link, first)| {
+        format!("the index of events names position {first} twice for the resource with key {link}")
+    });
+    let said = missing.chain(extra).chain(again);
+    Ok(said.take(NAMED_MAX).map(problem).collect())
+}
+
+/// The Messages of each Session must be listed under it, and nothing else.
+fn messages(connection: &Connection) -> Result<Vec<Problem>, AuditError> {
+    // A log that no newer program opened has them in an index.
+    if !recent::is_there(connection).map_err(fault)? {
+        return Ok(Vec::new());
+    }
+    let needed = "SELECT session, key FROM documents WHERE kind = 4 AND session IS NOT NULL";
+    let stored = "SELECT session, key FROM session_messages \
+         UNION ALL SELECT link, number FROM recent_links WHERE kind = 4";
+    let sum = |text: &str| {
+        let mut sum = Sum::default();
+        each(connection, text, |session, key| sum.add(session, key))?;
+        Ok::<Sum, AuditError>(sum)
+    };
+    let mut problems = Vec::new();
+    if sum(needed)? != sum(stored)? {
+        let (mut wanted, mut found) = (BTreeSet::new(), Found::default());
+        each(connection, needed, |session, key| {
+            wanted.insert((session, key));
+        })?;
+        each(connection, stored, |session, key| found.add(session, key))?;
+        let wrong = wanted.symmetric_difference(&found.once);
+        problems.extend(wrong.map(|(session, key)| {
+            format!("the index of messages is wrong about that with key {key} under the session with key {session}")
+        }));
+        problems.extend(found.again.iter().map(|(session, key)| {
+            format!("the index of messages names that with key {key} twice under the session with key {session}")
+        }));
+    }
+    let foreign = "SELECT link, number FROM recent_links WHERE kind NOT IN (0, 4)";
+    each(connection, foreign, |link, number| {
+        problems.push(format!(
+            "among the newest links is one of {number} to {link} that is of no kind"
+        ));
+    })?;
+    Ok(problems.into_iter().take(NAMED_MAX).map(problem).collect())
+}
+
+/// Goes through the rows of a statement that are two numbers. What is none of ours stands for none of ours.
+fn each(
+    connection: &Connection,
+    text: &str,
+    mut each: impl FnMut(u64, u64),
+) -> Result<(), AuditError> {
+    let mut run = || {
+        let mut select = connection.prepare(text)?;
+        let mut rows = select.query([])?;
+        while let Some(row) = rows.next()? {
+            let [one, other] = [row.get::<_, i64>(0)?, row.get(1)?].map(i64::cast_unsigned);
+            each(one, other);
+        }
+        Ok(())
+    };
+    Ok(run().map_err(fault)?)
 }
 
 /// What is kept of fields must be readable, and not ahead of them.
@@ -176,18 +251,17 @@ fn each_stored(
     unreadable: &BTreeSet<u64>,
     mut each: impl FnMut(u64, u64),
 ) -> Result<(), AuditError> {
-    let mut run = || {
-        let mut select = connection.prepare("SELECT link, first FROM event_links")?;
-        let mut rows = select.query([])?;
-        while let Some(row) = rows.next()? {
-            let first = row.get(1)?;
-            if !unreadable.contains(&first) {
-                each(row.get(0)?, first);
-            }
-        }
-        Ok(())
+    let moved = "SELECT link, first FROM event_links".to_owned();
+    let text = match recent::is_there(connection).map_err(fault)? {
+        true => format!("{moved} UNION ALL SELECT link, number FROM recent_links WHERE kind = 0"),
+        // No newer program has worked on it.
+        false => moved,
     };
-    Ok(run().map_err(fault)?)
+    self::each(connection, &text, |link, first| {
+        if !unreadable.contains(&first) {
+            each(link, first);
+        }
+    })
 }
 
 fn meta(connection: &Connection) -> Result<Vec<Problem>, AuditError> {

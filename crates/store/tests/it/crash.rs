@@ -1,5 +1,6 @@
 //! A process that is killed while it commits: what it acknowledged is there, and nothing is half there.
 
+use std::collections::BTreeSet;
 use std::io::{BufRead, BufReader, Write};
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
@@ -7,6 +8,7 @@ use std::process::{Child, Command, Stdio};
 use domain::{Position, ResourceKind};
 use engine::port::suite::{Model, wait};
 use engine::port::{ListQuery, Scope, Store};
+use store::tamper::Tamper;
 
 use crate::home::{open, verify};
 
@@ -72,7 +74,10 @@ fn what_a_killed_process_acknowledged_is_there() {
     let order = model.session();
     model.run(&store, order).unwrap();
     store.close();
+    let session = model.documents().last().unwrap().key;
     let mut last = 0;
+    let mut sent = 0;
+    let mut gathered = BTreeSet::new();
     for round in 0..KILLS {
         let mut child = child(home.path());
         let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
@@ -101,6 +106,7 @@ fn what_a_killed_process_acknowledged_is_there() {
 
         let report = verify(home.path());
         assert_eq!(report.problems, vec![], "round {round}");
+        gathered.insert(Tamper::open(home.path()).count("recent_links"));
         let store = open(home.path());
         let head = store.head();
         // Every event up to the head is there, so no acknowledged one is missing.
@@ -120,8 +126,23 @@ fn what_a_killed_process_acknowledged_is_there() {
         let positions = acknowledged.iter().copied().map(Position).collect();
         let events = wait(store.events_at(positions)).unwrap();
         assert!(events.iter().all(Option::is_some));
+        // And so is each of its Messages, in the list that a client asks for.
+        let listed = wait(store.list(ListQuery {
+            kind: ResourceKind::Message,
+            scope: Scope::Session(session),
+            open_only: false,
+            after: Position::START,
+            limit: 10_000,
+        }));
+        let keys = listed.unwrap().into_iter().map(|message| message.key);
+        let keys: BTreeSet<u64> = keys.map(|key| key.0).collect();
+        assert!(acknowledged.iter().all(|first| keys.contains(first)));
+        sent += acknowledged.len();
+        assert!((sent..=sent + 1 + round as usize).contains(&keys.len()));
         assert!(head.0 > last);
         last = head.0;
         store.close();
     }
+    // Some were killed before what gathered was moved, and some after.
+    assert!(gathered.len() > 2 && !gathered.contains(&0), "{gathered:?}");
 }

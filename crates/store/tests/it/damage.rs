@@ -10,7 +10,7 @@ use engine::port::{BlobStore, Store, StoredEvent};
 use store::tamper::Tamper;
 use store::{Audit, Problem, SqliteStore, What, rebuild};
 
-use crate::home::{filled, open, tamper, verify};
+use crate::home::{filled, filled_by, open, open_gathering, tamper, verify};
 
 /// Verifies and returns the only problem.
 fn only_problem(directory: &Path) -> (What, String) {
@@ -538,7 +538,8 @@ fn a_torn_page_is_a_problem_of_the_database() {
 #[test]
 fn a_change_in_any_small_table_is_found() {
     let home = tempfile::tempdir().unwrap();
-    filled(home.path());
+    // Some links have gathered, and others were moved.
+    filled_by(open_gathering(home.path(), 40));
     let store = open(home.path());
     let at = domain::Timestamp::from_micros;
     let key = engine::port::ApiKey {

@@ -31,6 +31,8 @@ mod rebuilding;
 #[cfg(test)]
 mod receipts;
 #[cfg(test)]
+mod recent;
+#[cfg(test)]
 mod repair;
 #[cfg(test)]
 mod sharing;

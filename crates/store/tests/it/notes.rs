@@ -5,7 +5,7 @@ use std::path::Path;
 use rusqlite::Connection;
 use store::{OpenError, Options, SqliteStore, repair, repairable};
 
-use crate::home::{filled, open, tamper, verify};
+use crate::home::{downgrade, filled, open, tamper, verify};
 
 const NOTES: [&str; 9] = [
     "log",
@@ -77,6 +77,8 @@ fn a_table_that_is_missing_is_named_and_refused() {
         "event_links",
         "documents",
         "document_links",
+        "session_messages",
+        "recent_links",
         "claims",
         "leases",
     ];
@@ -138,8 +140,8 @@ fn what_an_earlier_program_did_not_write_is_added_piece_by_piece() {
         filled(home.path());
         let connection = Connection::open(home.path().join("reprise.db")).unwrap();
         connection.execute_batch(sql).unwrap();
-        connection.pragma_update(None, "user_version", 4).unwrap();
         drop(connection);
+        downgrade(home.path(), 4);
         assert_eq!(verify(home.path()).problems, vec![], "{sql}");
         let mut model =
             engine::port::suite::Model::with_documents(&open(home.path()), 1_000, vec![]);

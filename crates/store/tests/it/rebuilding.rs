@@ -32,7 +32,7 @@ fn documents_get_a_way_forward_and_the_directory_is_kept_as_it_was() {
     let lost = documents.last().unwrap();
     damage.lose_document(&lost.id);
     drop(damage);
-    execute(home.path(), "DELETE FROM event_links");
+    execute(home.path(), "DELETE FROM recent_links WHERE kind = 0");
     let before = verify(home.path()).problems;
     assert_eq!(before.len(), 2, "{before:#?}");
 

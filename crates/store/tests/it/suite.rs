@@ -18,9 +18,20 @@ impl SqliteSubject {
         Self::at(tempfile::tempdir().unwrap(), Options::default())
     }
 
+    /// Links are moved after nearly every commit.
+    fn gathering_few() -> Self {
+        let options = Options {
+            recent_max: 5,
+            ..Options::default()
+        };
+        Self::at(tempfile::tempdir().unwrap(), options)
+    }
+
     fn shared() -> Self {
         let options = Options {
             shared: true,
+            // Each moves what the other has written.
+            recent_max: 3,
             ..Options::default()
         };
         Self::at(tempfile::tempdir().unwrap(), options)
@@ -56,6 +67,13 @@ impl Subject for SqliteSubject {
 }
 
 engine::store_suite!(SqliteSubject::new);
+
+/// Each behaviour again, with links that have gathered and links that were moved.
+mod gathering {
+    use super::SqliteSubject;
+
+    engine::store_suite!(SqliteSubject::gathering_few);
+}
 
 /// Each behaviour again, on a directory that others may have open too, and what holds when they do.
 mod shared {

@@ -1,0 +1,101 @@
+//! Links of recent commits, gathered.
+//!
+//! A commit of many clients brings a row for each of their Sessions. In a table that is ordered by Session, each of these rows
+//! stands in a page of its own, and nearly every commit writes all of those pages again. So a commit appends its rows here, in
+//! the order of time and to a page or two, and when enough of them have gathered the next commit moves them, sorted, in its own
+//! transaction: no sync more, no thread, and nothing that a crash could lose.
+//!
+//! A row is here or where it is moved to, and never in both. Whoever reads by a link reads both places in one statement; what
+//! is here is so little that it needs no index.
+
+use domain::{Position, ResourceKind};
+use rusqlite::Connection;
+
+use crate::row::sql;
+use crate::schema;
+
+/// How many rows gather. A read by a link goes through all of them at most, which takes some ten microseconds; a move writes a
+/// page or two for each Session that has rows here.
+pub(crate) const ROWS_MAX: u64 = 512;
+
+/// The kind of a row that says of a block which resource it holds events of. The others have the kind of their document, and
+/// no Workspace is among those.
+pub(crate) const OF_BLOCK: u8 = 0;
+/// The kind of a row that says of a Message to which Session it belongs.
+pub(crate) const OF_MESSAGE: u8 = ResourceKind::Message.number();
+
+const INSERT: &str = "INSERT INTO recent_links(number, link, kind) VALUES (?1, ?2, ?3)";
+
+/// False in a log that no newer program has worked on.
+pub(crate) fn is_there(connection: &Connection) -> rusqlite::Result<bool> {
+    schema::has_table(connection, "recent_links")
+}
+
+/// Adds what a block holds events of; returns how many rows that are.
+pub(crate) fn add_block(
+    connection: &Connection,
+    first: u64,
+    links: impl IntoIterator<Item = Position>,
+) -> rusqlite::Result<u64> {
+    let mut insert = connection.prepare_cached(INSERT)?;
+    let mut rows = 0;
+    for link in links {
+        insert.execute((sql(first), sql(link.0), OF_BLOCK))?;
+        rows += 1;
+    }
+    Ok(rows)
+}
+
+/// Adds a new Message of a Session.
+pub(crate) fn add_message(
+    connection: &Connection,
+    key: Position,
+    session: Position,
+) -> rusqlite::Result<()> {
+    connection
+        .prepare_cached(INSERT)?
+        .execute((sql(key.0), sql(session.0), OF_MESSAGE))
+        .map(drop)
+}
+
+/// Takes back that a block holds events of a resource, wherever that is said.
+pub(crate) fn remove_block(
+    connection: &Connection,
+    first: u64,
+    link: Position,
+) -> rusqlite::Result<()> {
+    let here = "DELETE FROM recent_links WHERE number = ?1 AND link = ?2 AND kind = ?3";
+    let mut here = connection.prepare_cached(here)?;
+    if here.execute((sql(first), sql(link.0), OF_BLOCK))? == 0 {
+        let moved = "DELETE FROM event_links WHERE first = ?1 AND link = ?2";
+        let mut moved = connection.prepare_cached(moved)?;
+        moved.execute([sql(first), sql(link.0)])?;
+    }
+    Ok(())
+}
+
+/// Counts the rows.
+pub(crate) fn count(connection: &Connection) -> rusqlite::Result<u64> {
+    connection
+        .prepare_cached("SELECT count(*) FROM recent_links")?
+        .query_row([], |row| row.get(0))
+}
+
+/// Moves all rows to where they are found by their links, in the transaction under way.
+pub(crate) fn move_all(connection: &Connection) -> rusqlite::Result<()> {
+    // Sorted, so that each page is written to once.
+    let moves = [
+        ("event_links(link, first)", OF_BLOCK),
+        ("session_messages(session, key)", OF_MESSAGE),
+    ];
+    for (into, kind) in moves {
+        let text = format!(
+            "INSERT INTO {into} SELECT link, number FROM recent_links WHERE kind = ?1 ORDER BY link, number"
+        );
+        connection.prepare_cached(&text)?.execute([kind])?;
+    }
+    connection
+        .prepare_cached("DELETE FROM recent_links")?
+        .execute([])
+        .map(drop)
+}
