@@ -94,7 +94,7 @@ fn object(bytes: &[u8]) -> Option<Map<String, Value>> {
 
 /// Every decoder that an operation names, so that a new one is attacked too.
 fn decode_bodies(bytes: &[u8]) -> Result<(), String> {
-    use wire::decode::{Incoming, Settings};
+    use wire::decode::{DecodeInput, Settings};
     let Some(body) = object(bytes) else {
         return Ok(());
     };
@@ -111,7 +111,7 @@ fn decode_bodies(bytes: &[u8]) -> Result<(), String> {
                 .clone()
                 .map(|name| (name.to_owned(), given.to_owned()));
             let params: Vec<(String, String)> = named.collect();
-            let _ = decode(&Incoming {
+            let _ = decode(&DecodeInput {
                 params: &params,
                 body: &body,
                 settings: Settings {
@@ -136,7 +136,7 @@ fn replay_request(bytes: &[u8]) -> Result<(), String> {
     let Ok(body) = canon::read(bytes, Integers::Safe) else {
         return Ok(());
     };
-    let _ = runs::replay::asks(&body);
+    let _ = runs::replay::keys_to_check(&body);
     let _ = runs::replay::artifacts_named(&body);
     let _ = runs::replay::read_with(&body, None, &BTreeMap::new(), false);
     static SOURCE: LazyLock<Option<Source>> =
@@ -571,7 +571,7 @@ fn said(used: &mut field::Field, bytes: &[u8], number: u8) -> Option<Value> {
     let limits = used.config().limits.clone();
     let envelope = field::Envelope::read(bytes, &limits, None).ok()?;
     // Each message has an id of its own.
-    let fresh = field::Fresh {
+    let fresh = field::CallSeed {
         now: domain::Timestamp::from_micros(1_700_000_000_000_000),
         nonce: [number; 32],
     };
@@ -588,8 +588,8 @@ fn said(used: &mut field::Field, bytes: &[u8], number: u8) -> Option<Value> {
         detection: field::Detection::Here,
     };
     match field::decide(used, &call).ok()? {
-        field::Decided::Repeated(_) => Some(Value::Null),
-        field::Decided::New(decision) => {
+        field::MessageDecision::Repeated(_) => Some(Value::Null),
+        field::MessageDecision::New(decision) => {
             used.commit(&decision).ok()?;
             Some(decision.answer)
         }

@@ -5,6 +5,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
+use base64::Engine as _;
+use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use canon::Map;
 use domain::{ResourceKind, Role, SessionId, State, Status};
 use engine::port::{Clock, Performer, Store};
@@ -209,6 +211,25 @@ impl Log {
     }
 }
 
+/// Who signs in logs that are made here.
+const ISSUER: &str = "load";
+const KEY_ID: &str = "key-1";
+const SEED: [u8; 32] = [1; 32];
+
+/// Puts the key that signed a log here beside it, so that the program can go on with it.
+pub(crate) fn write_signing_keys(data: &Path) -> Result<()> {
+    let keys = json!({
+        "format": "reprise-signing-keys",
+        "version": 2,
+        "issuer": ISSUER,
+        "origin": format!("{ISSUER}/receipts"),
+        "active": KEY_ID,
+        "keys": [{"key_id": KEY_ID, "seed": URL_SAFE_NO_PAD.encode(SEED)}],
+    });
+    files::write_durably(data, "signing-keys.json", keys.to_string().as_bytes())?;
+    Ok(())
+}
+
 /// Starts an engine on a store, with the program's own workflows.
 pub(crate) async fn start(
     store: Arc<dyn Store>,
@@ -223,7 +244,7 @@ pub(crate) async fn start(
         performer,
         secrets: None,
         workflows: Registry::new(builtin()),
-        authority: engine::Authority::with_one_key("load", "key-1", &[1; 32])?,
+        authority: engine::Authority::with_one_key(ISSUER, KEY_ID, &SEED)?,
         limits: limits(),
     })
     .await?;

@@ -11,7 +11,7 @@ use canon::{Map, Value};
 use domain::{CreatePersona, ModelUse, Timestamp};
 use engine::port::{BoxFuture, Clock, Deltas, Performer};
 use fastrand::Rng;
-use runs::workflow::{Effect, EffectKind, Performed};
+use runs::workflow::{Effect, EffectKind, EffectOutcome};
 use serde_json::json;
 use server::world::SystemClock;
 
@@ -82,12 +82,12 @@ impl Script {
 }
 
 impl Performer for Script {
-    fn perform(&self, effect: Effect, deltas: Deltas) -> BoxFuture<'static, Performed> {
+    fn perform(&self, effect: Effect, deltas: Deltas) -> BoxFuture<'static, EffectOutcome> {
         let number = effect.key.rsplit(':').next().unwrap_or_default();
         let number: u64 = number.parse().unwrap_or_default();
         let mut streamed = String::new();
         let performed = match effect.kind {
-            EffectKind::Host => Performed::ok(json!({"tools": [{
+            EffectKind::Host => EffectOutcome::ok(json!({"tools": [{
                 "name": "probe",
                 "description": "Looks at one thing and tells what it saw.",
                 "parameters": {"type": "object", "properties": {"turn": {"type": "integer"}}},
@@ -97,7 +97,7 @@ impl Performer for Script {
             EffectKind::Model => {
                 let (text, value) = self.answer(number);
                 streamed = text;
-                Performed {
+                EffectOutcome {
                     model: Some(ModelUse {
                         provider: "script".to_owned(),
                         model: "script-1".to_owned(),
@@ -107,11 +107,13 @@ impl Performer for Script {
                         price_table: None,
                         usage_unknown: false,
                     }),
-                    ..Performed::ok(value)
+                    ..EffectOutcome::ok(value)
                 }
             }
-            EffectKind::LocalTool => Performed::ok(json!({"seen": self.text(1_000_000 + number)})),
-            _ => Performed::error("not_scripted", format!("`{}` is not scripted", effect.key)),
+            EffectKind::LocalTool => {
+                EffectOutcome::ok(json!({"seen": self.text(1_000_000 + number)}))
+            }
+            _ => EffectOutcome::error("not_scripted", format!("`{}` is not scripted", effect.key)),
         };
         let bytes = canon::jcs(&performed.value).len() as u64;
         self.given_bytes.fetch_add(bytes, Ordering::Relaxed);

@@ -15,7 +15,7 @@ use engine::{
 };
 use serde_json::json;
 
-use crate::fields::Told;
+use crate::fields::FieldReplies;
 use crate::world::Dice;
 
 /// The idempotency key under which the second Workspace is made.
@@ -31,7 +31,7 @@ pub(crate) struct Ledger {
     /// Statuses that were acknowledged as terminal.
     pub(crate) ended: BTreeMap<Box<str>, Status>,
     /// What was said to the field that clients share.
-    pub(crate) told: Told,
+    pub(crate) told: FieldReplies,
 }
 
 #[derive(Debug, Clone, Default)]

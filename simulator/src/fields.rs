@@ -14,7 +14,7 @@ use crate::clients::{Client, Ledger};
 
 /// What clients were told by the field, over all lives of the engine.
 #[derive(Debug, Default)]
-pub(crate) struct Told {
+pub(crate) struct FieldReplies {
     /// Message id to its answer.
     answers: BTreeMap<String, Value>,
     /// Answers that contradict an earlier one to the same message.
@@ -182,7 +182,7 @@ pub(crate) async fn check(store: &MemoryStore, ledger: &Ledger) -> Result<(), St
                 return Err(format!("message `{}` was carried out twice", message.id));
             }
         }
-        let (text, vector) = entry.beside(&event.payload);
+        let (text, vector) = entry.content_digests(&event.payload);
         let mut beside = [None, None];
         for (place, digest) in beside.iter_mut().zip([text, vector]) {
             if let Some(digest) = digest {

@@ -6,7 +6,8 @@ use std::sync::Arc;
 use canon::Value;
 use domain::Kind;
 use runs::workflow::{
-    EffectAnswer, EffectKind, Machine, Note, Registry, Start, Step, Wanted, Workflow, builtin,
+    EffectAnswer, EffectKind, EffectRequest, Machine, Note, Registry, Start, Step, Workflow,
+    builtin,
 };
 use serde_json::json;
 
@@ -58,10 +59,10 @@ impl Machine for Using {
         self.steps += 1;
         let effect = match self.steps {
             // A number that no other run has tells the uses apart.
-            1 => Wanted::repeatable("random:main:1", EffectKind::Random, json!({})),
-            2 => Wanted {
+            1 => EffectRequest::repeatable("random:main:1", EffectKind::Random, json!({})),
+            2 => EffectRequest {
                 repeatable: false,
-                ..Wanted::repeatable(
+                ..EffectRequest::repeatable(
                     "tool:use:main:1",
                     EffectKind::LocalTool,
                     json!({"number": results.first().map(|answer| &answer.value)}),
@@ -114,7 +115,7 @@ struct Talking;
 impl Machine for Talking {
     fn step(&mut self, results: &[EffectAnswer]) -> Step {
         let Some(time) = results.first() else {
-            let clock = Wanted::repeatable("time:main:1", EffectKind::Time, json!({}));
+            let clock = EffectRequest::repeatable("time:main:1", EffectKind::Time, json!({}));
             return Step::Request {
                 notes: Vec::new(),
                 checkpoint: false,

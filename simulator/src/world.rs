@@ -13,7 +13,7 @@ use engine::Offline;
 use engine::port::{
     BoxFuture, Clock, Deltas, Ids, MemoryStore, Performer, ReadEvents, Scope, Spawn, Store,
 };
-use runs::workflow::{Effect, EffectKind, Performed};
+use runs::workflow::{Effect, EffectKind, EffectOutcome};
 
 use crate::executor::Inbox;
 
@@ -196,7 +196,7 @@ pub(crate) struct SimPerformer {
 }
 
 impl Performer for SimPerformer {
-    fn perform(&self, effect: Effect, deltas: Deltas) -> BoxFuture<'static, Performed> {
+    fn perform(&self, effect: Effect, deltas: Deltas) -> BoxFuture<'static, EffectOutcome> {
         let this = self.clone();
         Box::pin(async move {
             if !this.is_intended(&effect).await {
@@ -215,7 +215,7 @@ impl Performer for SimPerformer {
                 this.clock
                     .sleep(Duration::from_millis(u64::from(this.dice.below(2_000))))
                     .await;
-                return Performed::ok(effect.request);
+                return EffectOutcome::ok(effect.request);
             }
             let late = this.dice.below(6);
             dawdle(late).await;
@@ -225,7 +225,7 @@ impl Performer for SimPerformer {
                     .await;
             }
             if effect.kind == EffectKind::Model && this.dice.one_in(12) {
-                return Performed::error("provider_error", "the provider answered 500");
+                return EffectOutcome::error("provider_error", "the provider answered 500");
             }
             Offline.perform(effect, deltas).await
         })

@@ -16,11 +16,12 @@ use crate::shell::{cargo, root};
 /// Which of our crates each of them may depend on. A new edge is a design change: it comes alone, with its reason.
 const EDGES: &[(&str, &[&str])] = &[
     ("canon", &[]),
+    ("credentials", &[]),
     ("domain", &["canon"]),
     ("field", &["canon", "domain"]),
-    ("receipts", &["canon"]),
-    ("sidecar", &["canon"]),
-    ("contracts", &["canon", "domain"]),
+    ("receipts", &["canon", "credentials"]),
+    ("sidecar", &["canon", "credentials"]),
+    ("contracts", &["canon", "credentials", "domain"]),
     ("node", &["contracts"]),
     ("wire", &["canon", "domain"]),
     ("runs", &["canon", "contracts", "domain", "receipts"]),
@@ -60,7 +61,8 @@ const EDGES: &[(&str, &[&str])] = &[
     (
         "load",
         &[
-            "canon", "domain", "engine", "field", "receipts", "runs", "server", "sidecar", "store",
+            "canon", "domain", "engine", "field", "files", "receipts", "runs", "server", "sidecar",
+            "store",
         ],
     ),
     (
@@ -85,6 +87,7 @@ const EDGES: &[(&str, &[&str])] = &[
 const PURE: &[&str] = &[
     "canon",
     "contracts",
+    "credentials",
     "domain",
     "field",
     "receipts",

@@ -354,7 +354,7 @@ impl Client {
         };
         match code {
             "unauthenticated" => Some(key.is_unknown()),
-            "permission_denied" => Some(key.may_not(answer)),
+            "permission_denied" => Some(key.forbidden(answer)),
             _ => None,
         }
     }
@@ -387,14 +387,14 @@ impl Client {
                 } else {
                     refusal(code, message, param)
                 };
-                problem.called(code).into()
+                problem.with_code(code).into()
             }
             // The memory protocol's errors are bare.
             _ if value.get("recoverable").is_some() => {
                 let (code, message) = (member("/code"), member("/message"));
                 let code = code.unwrap_or_default();
                 let message = message.unwrap_or_default();
-                memory_refusal(code, message).called(code).into()
+                memory_refusal(code, message).with_code(code).into()
             }
             _ => Problem::new(
                 format!(

@@ -19,7 +19,8 @@ use crate::webhook::WebhookConfig;
 
 pub(crate) use print::print;
 use value::{
-    Bounded, Count, FieldLevel, HeartbeatMs, Mebibytes, Rate, RetentionS, Size, TimeoutMs, WindowMs,
+    Bounded, Count, FieldLevel, HeartbeatMs, Mebibytes, Rate, RetentionS, Size, TimeoutMs,
+    VoteTimeoutS, WindowMs,
 };
 
 /// All settings, each with its default.
@@ -78,17 +79,17 @@ pub(crate) struct ContractsConfig {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub(crate) struct Governed {
-    pub(crate) mode: LeastMode,
-    pub(crate) unmatched_policy: Unmatched,
-    pub(crate) contracts: Brought,
+    pub(crate) mode: ModeSetting,
+    pub(crate) unmatched_policy: UnmatchedTools,
+    pub(crate) contracts: ContractSource,
 }
 
 impl Default for Governed {
     fn default() -> Self {
         Self {
-            mode: LeastMode::LogOnly,
-            unmatched_policy: Unmatched::Allow,
-            contracts: Brought::Any,
+            mode: ModeSetting::LogOnly,
+            unmatched_policy: UnmatchedTools::Allow,
+            contracts: ContractSource::Any,
         }
     }
 }
@@ -96,7 +97,7 @@ impl Default for Governed {
 /// The weakest mode that is taken.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
-pub(crate) enum LeastMode {
+pub(crate) enum ModeSetting {
     LogOnly,
     Shadow,
     Enforce,
@@ -105,7 +106,7 @@ pub(crate) enum LeastMode {
 /// Whether a session may allow tools without a contract.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub(crate) enum Unmatched {
+pub(crate) enum UnmatchedTools {
     Allow,
     Block,
 }
@@ -113,7 +114,7 @@ pub(crate) enum Unmatched {
 /// Whether a session may bring contracts of its own.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub(crate) enum Brought {
+pub(crate) enum ContractSource {
     Any,
     Configured,
 }
@@ -169,6 +170,7 @@ pub(crate) struct Fields {
     pub(crate) level: FieldLevel,
     pub(crate) embeddings_provider: String,
     pub(crate) embeddings_model: String,
+    pub(crate) vote_timeout_s: VoteTimeoutS,
 }
 
 impl Default for Fields {
@@ -177,6 +179,7 @@ impl Default for Fields {
             level: Bounded(3),
             embeddings_provider: String::new(),
             embeddings_model: String::new(),
+            vote_timeout_s: Bounded(0),
         }
     }
 }

@@ -67,7 +67,7 @@ impl Problem {
     }
 
     /// The same failure, as a server calls it.
-    pub(crate) fn called(mut self, code: &str) -> Self {
+    pub(crate) fn with_code(mut self, code: &str) -> Self {
         self.code = Some(code.to_owned());
         self
     }

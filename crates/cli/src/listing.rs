@@ -6,7 +6,7 @@ use serde_json::Value;
 use crate::args::Connection;
 use crate::client::{Client, Target};
 use crate::exit::Exit;
-use crate::output::{Output, Table, is_quiet, talk};
+use crate::output::{Output, Table, inform, is_quiet};
 
 /// What every list takes.
 #[derive(Debug, Args)]
@@ -31,7 +31,7 @@ impl Listing {
     }
 
     /// Returns how many are wanted.
-    pub(crate) fn wanted(&self) -> usize {
+    pub(crate) fn limit(&self) -> usize {
         self.limit as usize
     }
 
@@ -54,12 +54,12 @@ impl Listing {
         if is_quiet() {
             out.ids(found.iter().map(|item| text(item, "id")))?;
         } else if found.is_empty() {
-            talk(none);
+            inform(none);
         } else {
             table(&found).print(&mut out, "")?;
         }
         if more {
-            talk(format_args!(
+            inform(format_args!(
                 "there are more; raise --limit (now {})",
                 self.limit
             ));

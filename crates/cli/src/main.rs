@@ -8,8 +8,8 @@ mod command;
 mod config;
 mod contracts;
 mod exit;
-mod held;
 mod listing;
+mod locked_file;
 mod output;
 mod persona;
 mod receipt;
@@ -43,7 +43,7 @@ fn main() -> ExitCode {
         Ok(cli) => cli,
         Err(error) => return usage(&error, is_json),
     };
-    output::be_quiet(cli.quiet);
+    output::set_quiet(cli.quiet);
     output::use_colour(cli.color);
     match run(cli.command) {
         Ok(code) => code,
@@ -51,7 +51,7 @@ fn main() -> ExitCode {
         Err(error) if is_broken_pipe(&error) => Exit::Ok.into(),
         Err(error) => {
             let (text, exit) = exit::report(&error, is_json);
-            output::complain(text);
+            output::warn(text);
             exit.into()
         }
     }
@@ -137,7 +137,7 @@ fn usage(error: &clap::Error, is_json: bool) -> ExitCode {
         error.kind(),
         ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand
     ) {
-        output::complain(text.trim_end());
+        output::warn(text.trim_end());
         return Exit::Fault.into();
     }
     let message = text.split("\n\n").next().unwrap_or_default();
@@ -159,6 +159,6 @@ fn usage(error: &clap::Error, is_json: bool) -> ExitCode {
     let hint = format!("{suggestion}{usage}`--help` shows examples");
     let problem = exit::Problem::new(message, hint);
     let (text, exit) = exit::report(&problem.into(), is_json);
-    output::complain(text);
+    output::warn(text);
     exit.into()
 }

@@ -118,7 +118,7 @@ impl Output {
 }
 
 /// Returns a number of things, in words: `1 run`, `2 runs`.
-pub(crate) fn many(count: impl TryInto<u64>, thing: &str) -> String {
+pub(crate) fn plural(count: impl TryInto<u64>, thing: &str) -> String {
     let count = count.try_into().unwrap_or(u64::MAX);
     let plural = if count == 1 { "" } else { "s" };
     format!("{count} {thing}{plural}")
@@ -156,7 +156,7 @@ pub(crate) fn is_coloured(is_terminal: bool) -> bool {
 static QUIET: AtomicBool = AtomicBool::new(false);
 
 /// Leaves out what nobody asked for from now on.
-pub(crate) fn be_quiet(quiet: bool) {
+pub(crate) fn set_quiet(quiet: bool) {
     QUIET.store(quiet, Ordering::Relaxed);
 }
 
@@ -166,14 +166,14 @@ pub(crate) fn is_quiet() -> bool {
 }
 
 /// Says something to the person at the terminal, unless they want quiet. That nobody listens is no error.
-pub(crate) fn talk(text: impl fmt::Display) {
+pub(crate) fn inform(text: impl fmt::Display) {
     if !is_quiet() {
-        complain(text);
+        warn(text);
     }
 }
 
 /// Says what must be heard, such as what went wrong, whoever wants quiet.
-pub(crate) fn complain(text: impl fmt::Display) {
+pub(crate) fn warn(text: impl fmt::Display) {
     let _ = writeln!(io::stderr().lock(), "{text}");
 }
 

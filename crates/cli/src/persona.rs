@@ -13,7 +13,7 @@ use crate::args::Connection;
 use crate::client::{Client, Page, Target, Task, Write, fresh_key};
 use crate::exit::{Exit, Problem};
 use crate::listing::{Listing, text};
-use crate::output::{Output, Paint, Table, complain, is_quiet, shorten, talk};
+use crate::output::{Output, Paint, Table, inform, is_quiet, shorten, warn};
 
 const EXAMPLE: &str = "\
 A file, here reviewer.yaml; the same members in TOML or JSON work as well:
@@ -106,7 +106,7 @@ async fn apply(args: ApplyArgs) -> anyhow::Result<Exit> {
         .post(&["v1", "personas"], Write { body, key: &key })
         .await?;
     for warning in warnings(&client, &made).await {
-        complain(format_args!("warning: {warning}"));
+        warn(format_args!("warning: {warning}"));
     }
     let mut out = Output::stdout();
     if args.json {
@@ -124,7 +124,7 @@ async fn apply(args: ApplyArgs) -> anyhow::Result<Exit> {
         shorten(name, 80),
         shorten(text(&made, "version"), 80)
     ))?;
-    talk(format_args!(
+    inform(format_args!(
         "to run it: reprise task submit TEXT --persona {}",
         shorten(name, 80)
     ));
@@ -210,7 +210,7 @@ pub(crate) async fn names(client: &Client, tasks: &[Task]) -> BTreeMap<String, P
 
 async fn list(args: ListArgs) -> anyhow::Result<Exit> {
     let client = args.listing.client()?;
-    let wanted = args.listing.wanted();
+    let wanted = args.listing.limit();
     let mut pages = Pages::default();
     let mut found: Vec<Value> = Vec::new();
     while found.len() < wanted {

@@ -23,7 +23,7 @@ use store::{Options, SqliteStore};
 
 use crate::args::{Connection, DataArgs};
 use crate::exit::{Exit, OrHint, Problem};
-use crate::output::{Output, Paint, Table, shorten, talk};
+use crate::output::{Output, Paint, Table, inform, shorten};
 use crate::signing;
 
 use file::read_receipt;
@@ -498,7 +498,7 @@ fn verify(args: &VerifyArgs) -> anyhow::Result<Exit> {
             }
             let options = json!({"trust_anchor": args.trust_anchor, "at_time": args.at_time});
             let findings = crate::wait(online::verify(&args.connection, name, options))?;
-            talk(
+            inform(
                 "the server itself says so; to check without it: reprise receipt show ID --wire > receipt.json, \
                  then reprise receipt verify receipt.json --keys jwks.json",
             );
@@ -550,7 +550,7 @@ fn revoke(args: &RevokeArgs) -> anyhow::Result<Exit> {
         let value = json!({"revoked": args.key, "since": since, "rotated_to": active});
         Output::stdout().json(&value)?;
     } else {
-        talk(format_args!("`{}` is revoked", args.key));
+        inform(format_args!("`{}` is revoked", args.key));
     }
     Ok(Exit::Ok)
 }
@@ -564,7 +564,7 @@ fn rotate(args: &RotateArgs) -> anyhow::Result<Exit> {
         if args.json {
             Output::stdout().json(&json!({"active": new, "previous": null}))?;
         } else {
-            talk(format_args!(
+            inform(format_args!(
                 "receipts are signed with `{new}` from now on, and the log says that the keys before it are lost; give those \
                  who verify the new key set, and keep the old one for what it signed"
             ));
@@ -577,7 +577,7 @@ fn rotate(args: &RotateArgs) -> anyhow::Result<Exit> {
         let value = json!({"active": rotated.new, "previous": rotated.old});
         Output::stdout().json(&value)?;
     } else {
-        talk(format_args!(
+        inform(format_args!(
             "receipts are signed with `{}` from now on; `{}` stays published for those it signed",
             rotated.new, rotated.old
         ));

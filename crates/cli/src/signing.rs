@@ -16,7 +16,7 @@ use engine::Authority;
 use engine::port::{Clock as _, Ids as _, Store, TreeStore as _};
 use receipts::merkle::Frontier;
 use receipts::note::{KeyUse, Note, NoteKey};
-use receipts::{KeySet, PublicKey, Retired, Signer};
+use receipts::{KeyRetirement, KeySet, PublicKey, Signer};
 use serde::{Deserialize, Serialize};
 use serde_json::json;
 use server::world::{RandomIds, SystemClock};
@@ -405,7 +405,7 @@ pub(crate) async fn log_rotation(directory: &Path, store: &dyn Store) -> anyhow:
     let authority = authority(directory, store.name().log())?;
     let id = BatchId::from_body(&RandomIds.body());
     let now = SystemClock.now();
-    let begins = engine::Beginning::Rotation(said);
+    let begins = engine::HeadReason::Rotation(said);
     let sealed = engine::seal_first(store, &authority, (id, now), begins).await;
     sealed.or_hint("the rotation cannot be logged", "run `reprise log verify`")?;
     write(directory, &keys)
@@ -614,7 +614,7 @@ fn public(file: &Path, keys: &Keys) -> anyhow::Result<KeySet> {
             not_before: key.nbf,
             expires: key.exp,
             // Files of version 1 do not say where a key ended, only that it did.
-            retired: (key.key_id != keys.active).then(|| Retired {
+            retired: (key.key_id != keys.active).then(|| KeyRetirement {
                 head: key.retired.as_ref().map(|end| (end.size, end.root)),
                 origin: key.retired.as_ref().and_then(|end| end.origin.clone()),
                 revoked_at: key.revoked_at,

@@ -11,7 +11,7 @@ use serde_json::json;
 
 use crate::args::DataArgs;
 use crate::exit::{Exit, OrHint, Problem};
-use crate::output::{Output, Table, complain, is_quiet, talk};
+use crate::output::{Output, Table, inform, is_quiet, warn};
 
 /// The folder of the vault in a data directory, and the id under which the API knows it.
 const FOLDER: &str = "vault";
@@ -101,7 +101,7 @@ pub(crate) fn run(command: Command) -> anyhow::Result<Exit> {
             delete(&existing(&args.data)?, &args.name)?;
             match args.json {
                 true => Output::stdout().json(&json!({"name": args.name, "deleted": true}))?,
-                false => talk(format_args!("deleted `{}`", args.name)),
+                false => inform(format_args!("deleted `{}`", args.name)),
             }
             Ok(Exit::Ok)
         }
@@ -116,14 +116,14 @@ fn set(args: &SetArgs) -> anyhow::Result<Exit> {
     let value = value.strip_suffix('\r').unwrap_or(value);
     let vault = open(data)?;
     if is_new {
-        talk(format_args!("made the data directory `{}`", data.display()));
+        inform(format_args!("made the data directory `{}`", data.display()));
     }
     let kept = vault
         .put(&args.name, &value.into())
         .or_hint(format_args!("`{}`", args.name), "nothing was kept")?;
     match args.json {
         true => Output::stdout().json(&json!({"name": kept.name, "version": kept.version}))?,
-        false => talk(format_args!(
+        false => inform(format_args!(
             "stored `{}`, version {}",
             kept.name, kept.version
         )),
@@ -134,7 +134,7 @@ fn set(args: &SetArgs) -> anyhow::Result<Exit> {
 /// Asks for a value without showing it where somebody types, and reads it from a pipe elsewhere.
 fn value_of(name: &str) -> anyhow::Result<String> {
     if std::io::stdin().is_terminal() {
-        complain(format_args!(
+        warn(format_args!(
             "value of `{name}`, not shown, ended by Enter:"
         ));
         let typed = console::Term::stderr()
@@ -175,7 +175,7 @@ fn list(args: &ListArgs) -> anyhow::Result<Exit> {
             Ok(handle) => kept.push(handle),
             Err(error) => {
                 damaged = true;
-                talk(error);
+                inform(error);
             }
         }
     }

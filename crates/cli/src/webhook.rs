@@ -132,7 +132,7 @@ struct Sending {
 }
 
 /// Announces waiting approvals to one webhook for as long as the process lives.
-pub(crate) async fn tend(webhook: Webhook, engine: Engine) {
+pub(crate) async fn announce_approvals(webhook: Webhook, engine: Engine) {
     let client = reqwest::Client::builder()
         .timeout(TIMEOUT)
         .redirect(reqwest::redirect::Policy::none())

@@ -20,7 +20,7 @@ use serde_json::json;
 
 use crate::args::DataArgs;
 use crate::exit::{Exit, OrHint, Problem};
-use crate::output::{Output, Table, is_quiet, talk};
+use crate::output::{Output, Table, inform, is_quiet};
 
 /// The file in the data directory.
 const FILE: &str = "witnesses.json";
@@ -155,7 +155,7 @@ fn add(args: &AddArgs) -> anyhow::Result<Exit> {
     write(data, &known)?;
     match args.json {
         true => Output::stdout().json(&added)?,
-        false => talk(format_args!(
+        false => inform(format_args!(
             "`{}` is asked to sign each new head",
             key.name()
         )),
@@ -190,7 +190,7 @@ fn list(args: &ListArgs) -> anyhow::Result<Exit> {
         ]);
     }
     if known.is_empty() {
-        talk("no witness is asked");
+        inform("no witness is asked");
     }
     table.print(&mut out, "")?;
     Ok(Exit::Ok)
@@ -209,7 +209,7 @@ fn remove(args: &RemoveArgs) -> anyhow::Result<Exit> {
     write(data, &known)?;
     match args.json {
         true => Output::stdout().json(&json!({"name": args.name, "removed": true}))?,
-        false => talk(format_args!("`{}` is not asked any more", args.name)),
+        false => inform(format_args!("`{}` is not asked any more", args.name)),
     }
     Ok(Exit::Ok)
 }
@@ -263,7 +263,7 @@ fn keys(witnesses: &[Witness]) -> anyhow::Result<Vec<NoteKey>> {
 }
 
 /// Posts heads to witnesses for as long as the process lives.
-pub(crate) async fn tend(directory: PathBuf, engine: Engine) {
+pub(crate) async fn post_heads(directory: PathBuf, engine: Engine) {
     // Made for the first witness: it keeps all certificates that the system trusts.
     let mut client = None;
     let mut progress: BTreeMap<String, Progress> = BTreeMap::new();
@@ -340,6 +340,7 @@ async fn ask(
     let mut caller = Caller::system();
     caller.actor = "witness".to_owned();
     let key = witness.key()?;
+    let id = domain::BatchId::parse(&batch.id)?;
     let checkpoint = engine.checkpoint_of(&batch).await?;
     let note = receipts::note::Note::read(checkpoint.as_bytes())?;
     if note.verify(&key).is_ok() {
@@ -373,7 +374,7 @@ async fn ask(
         match status {
             200 => {
                 for line in text.lines().filter(|line| !line.is_empty()) {
-                    engine.cosign(&caller, &batch.id, line).await?;
+                    engine.cosign(&caller, id.clone(), line).await?;
                 }
                 state.size = size;
                 return Ok(());

@@ -4,7 +4,7 @@
 //! was refused then and is refused now is as before. What the record does not hold is not judgeable, and neither is anything
 //! after a gap in it: an absent fact must not look like a permission.
 
-mod told;
+mod entry;
 mod verdicts;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -13,8 +13,8 @@ use domain::Timestamp;
 
 use crate::checkpoint::{Answer, Answers};
 use crate::decimal::Decimal;
-use crate::event::{Begin, Call, CallKey, Event, Outcome, Release, Responded, SeenOutput};
-use crate::judge::{Judgement, Occasion, Status, Verdict, judge_again, judge_in};
+use crate::event::{Call, CallKey, Event, Outcome, Release, Responded, SessionStart, ShownOutput};
+use crate::judge::{JudgeContext, Judgement, Status, Verdict, judge_again, judge_in};
 use crate::narrow::narrow;
 use crate::precheck::{Refusal, check_workflow, precheck};
 use crate::reason::BlockReason;
@@ -23,20 +23,20 @@ use crate::rules::Rules;
 use crate::state::State;
 use crate::value::Value;
 use crate::workflow::Seat;
-pub use told::{Sent, Start, Told};
+pub use entry::{RecordEntry, RecordedRequest, Start};
 use verdicts::change;
-pub use verdicts::{Backtested, CallVerdict, Change, Then, Verdicts};
+pub use verdicts::{Backtested, CallVerdict, Change, RecordedOutcome, Verdicts};
 
 /// Judges a recorded run. The rules must enforce and wrap every tool, so that what became of calls is taken from the
 /// record.
-pub fn backtest(rules: &Rules, start: impl Into<Start>, told: &[Told]) -> Verdicts {
+pub fn backtest(rules: &Rules, start: impl Into<Start>, entries: &[RecordEntry]) -> Verdicts {
     let mut verdicts = Verdicts {
         calls: Vec::new(),
         gaps: Vec::new(),
     };
     let start: Start = start.into();
     let own = rules.options().labels.iter().cloned();
-    let begin = Begin {
+    let begin = SessionStart {
         session_id: rules.options().session_id.clone(),
         agent: rules.options().agent.clone(),
         at: start.at,
@@ -62,8 +62,8 @@ pub fn backtest(rules: &Rules, start: impl Into<Start>, told: &[Told]) -> Verdic
         steps: BTreeMap::new(),
         verdicts,
     };
-    for told in told {
-        run.take(told);
+    for entry in entries {
+        run.take(entry);
     }
     run.finish();
     run.verdicts
@@ -76,23 +76,23 @@ struct Run<'a> {
     seat: Option<Seat>,
     offered: Option<Vec<OfferedTool>>,
     /// What is known of requests without a name.
-    sent: Option<Sent>,
+    sent: Option<RecordedRequest>,
     /// Requests that were prepared and not answered yet.
-    prepared: BTreeMap<String, Sent>,
+    prepared: BTreeMap<String, RecordedRequest>,
     turn: u64,
     /// What was said once not to be judgeable, and is not said again.
     told_unknown: BTreeSet<&'static str>,
     /// The last answer, until it is known what became of it.
-    held: Option<Held>,
+    held: Option<PendingAnswer>,
     /// Answers that people were asked about, by their names.
-    waiting: BTreeMap<String, Held>,
+    waiting: BTreeMap<String, PendingAnswer>,
     /// The step that released an answer, by its name.
     steps: BTreeMap<String, u64>,
     verdicts: Verdicts,
 }
 
 /// An answer of the model that was judged again and did not happen yet.
-struct Held {
+struct PendingAnswer {
     at: Timestamp,
     request: Request,
     response: Response,
@@ -114,7 +114,7 @@ struct Held {
     denied: Vec<String>,
 }
 
-impl Held {
+impl PendingAnswer {
     fn has(&self, call_id: &str) -> bool {
         self.calls.iter().any(|call| call.id == call_id)
     }
@@ -126,31 +126,31 @@ impl Held {
 }
 
 /// What was released of an answer.
-struct Settled<'a> {
+struct ReleasedCalls<'a> {
     at: Option<Timestamp>,
     refused: &'a [String],
     whole: bool,
 }
 
 impl Run<'_> {
-    fn take(&mut self, told: &Told) {
-        match told {
-            Told::Offered(tools) => self.offered = Some(tools.clone()),
-            Told::Prepared { id, at, sent } => {
+    fn take(&mut self, entry: &RecordEntry) {
+        match entry {
+            RecordEntry::Offered(tools) => self.offered = Some(tools.clone()),
+            RecordEntry::Prepared { id, at, sent } => {
                 self.settle_held(None);
                 self.expire(*at);
                 let request = self.request(Some(sent));
                 self.check_request(&request, Some(sent), None);
                 self.prepared.insert(id.clone(), (**sent).clone());
             }
-            Told::Answered {
+            RecordEntry::Answered {
                 at,
                 response,
                 cost,
                 prepared,
                 proposal,
             } => {
-                if self.held.as_ref().is_some_and(Held::is_open) {
+                if self.held.as_ref().is_some_and(PendingAnswer::is_open) {
                     self.gap("what became of an answer while people were asked");
                 }
                 self.settle_held(None);
@@ -166,22 +166,22 @@ impl Run<'_> {
                     held.proposal.clone_from(proposal);
                 }
             }
-            Told::Discarded { at, cost } => {
+            RecordEntry::Discarded { at, cost } => {
                 self.settle_held(None);
                 self.respond(*at, None, *cost, Release::Discarded);
             }
-            Told::Asked {
+            RecordEntry::Asked {
                 calls,
                 count,
                 proposal,
             } => self.asked(calls, *count, proposal.as_deref()),
-            Told::Judged {
+            RecordEntry::Judged {
                 at,
                 refused,
                 whole,
                 proposal,
             } => {
-                let settled = Settled {
+                let settled = ReleasedCalls {
                     at: *at,
                     refused,
                     whole: *whole,
@@ -195,13 +195,13 @@ impl Run<'_> {
                     None => self.settle_held(Some(settled)),
                 }
             }
-            Told::Denied { call_id } => self.denied(call_id),
-            Told::Started { call_id, proposal } => {
+            RecordEntry::Denied { call_id } => self.denied(call_id),
+            RecordEntry::Started { call_id, proposal } => {
                 if let Some(call) = self.unsettled(call_id, Some(proposal)) {
                     self.apply(&Event::Started { call });
                 }
             }
-            Told::Ended {
+            RecordEntry::Ended {
                 call_id,
                 ok,
                 output,
@@ -213,20 +213,20 @@ impl Run<'_> {
                 }
                 self.ended(call_id, *ok, output.as_deref(), proposal.as_deref());
             }
-            Told::Labeled { label } => {
+            RecordEntry::Labeled { label } => {
                 let label = label.clone();
                 self.between(&Event::LabelAdded { label });
             }
-            Told::Filtered { tools } => {
+            RecordEntry::Filtered { tools } => {
                 let tools = tools.clone();
                 self.between(&Event::Filtered { tools });
             }
-            Told::Workflow(view) => {
+            RecordEntry::Workflow(view) => {
                 if let Some(seat) = &mut self.seat {
                     seat.adopt((**view).clone());
                 }
             }
-            Told::Gap { what } => {
+            RecordEntry::Gap { what } => {
                 self.settle_held(None);
                 self.verdicts.gaps.push(what.clone());
             }
@@ -235,7 +235,7 @@ impl Run<'_> {
 
     /// What came from outside between two answers.
     fn between(&mut self, event: &Event) {
-        if !self.held.as_ref().is_some_and(Held::is_open) {
+        if !self.held.as_ref().is_some_and(PendingAnswer::is_open) {
             self.settle_held(None);
         }
         self.apply(event);
@@ -249,7 +249,7 @@ impl Run<'_> {
     fn finish(&mut self) {
         self.settle_held(None);
         for (_, held) in std::mem::take(&mut self.waiting) {
-            let settled = Settled {
+            let settled = ReleasedCalls {
                 at: None,
                 refused: &[],
                 whole: true,
@@ -292,22 +292,22 @@ impl Run<'_> {
         let turn = self.turn;
         let same = |call: &&mut CallVerdict| {
             let is_it = call.turn == turn && call.call_id.as_deref() == Some(call_id);
-            is_it && call.then != Then::Refused
+            is_it && call.then != RecordedOutcome::Refused
         };
         if let Some(call) = self.verdicts.calls.iter_mut().rev().find(same) {
-            call.then = Then::Refused;
+            call.then = RecordedOutcome::Refused;
             call.change = change(call, false, false);
         }
     }
 
-    fn settle_held(&mut self, settled: Option<Settled<'_>>) {
+    fn settle_held(&mut self, settled: Option<ReleasedCalls<'_>>) {
         if let Some(held) = self.held.take() {
             self.settle(held, settled);
         }
     }
 
     /// Judges an answer once more that people consented to: minutes passed, and a label, a filter or a limit may have come.
-    fn judge_after_consent(&mut self, held: &Held, at: Timestamp) {
+    fn judge_after_consent(&mut self, held: &PendingAnswer, at: Timestamp) {
         let Some((name, _)) = &held.asked else { return };
         let compiled = self.rules.compiled().digest();
         let answers: Answers = held
@@ -324,7 +324,7 @@ impl Run<'_> {
                 )
             })
             .collect();
-        let occasion = Occasion {
+        let occasion = JudgeContext {
             request: &held.request,
             now: at,
             proposal: Some(name),
@@ -344,7 +344,7 @@ impl Run<'_> {
     }
 
     /// Lets an answer happen, as far as it did.
-    fn settle(&mut self, held: Held, settled: Option<Settled<'_>>) {
+    fn settle(&mut self, held: PendingAnswer, settled: Option<ReleasedCalls<'_>>) {
         let whole = settled.as_ref().is_some_and(|settled| settled.whole);
         let at = settled.as_ref().and_then(|settled| settled.at);
         let at = at.unwrap_or(held.at);
@@ -374,9 +374,9 @@ impl Run<'_> {
             };
             let is_refused = whole || named(refused) || named(&held.denied);
             call.then = match (is_refused, asked) {
-                (true, _) => Then::Refused,
-                (false, true) => Then::Asked,
-                (false, false) => Then::Made,
+                (true, _) => RecordedOutcome::Refused,
+                (false, true) => RecordedOutcome::Asked,
+                (false, false) => RecordedOutcome::Made,
             };
             call.change = change(call, asked, rejected);
         }
@@ -432,7 +432,7 @@ impl Run<'_> {
         }
     }
 
-    fn request(&self, sent: Option<&Sent>) -> Request {
+    fn request(&self, sent: Option<&RecordedRequest>) -> Request {
         let tools = sent.and_then(|sent| sent.tools.clone());
         Request {
             provider: sent.map_or("openai", |sent| &sent.provider).to_owned(),
@@ -451,7 +451,7 @@ impl Run<'_> {
         at: Timestamp,
         response: &Response,
         cost: Option<Decimal>,
-        sent: Option<&Sent>,
+        sent: Option<&RecordedRequest>,
         is_checked: bool,
     ) {
         self.turn += 1;
@@ -461,7 +461,7 @@ impl Run<'_> {
             self.check_request(&request, sent, cost);
         }
         let answers = Answers::new();
-        let occasion = Occasion {
+        let occasion = JudgeContext {
             request: &request,
             now: at,
             proposal: None,
@@ -472,10 +472,10 @@ impl Run<'_> {
         let first = self.verdicts.calls.len();
         let would_block = self.say(&judgement, sent);
         let calls = judgement.verdicts().iter();
-        self.held = Some(Held {
+        self.held = Some(PendingAnswer {
             at,
             calls: calls.map(|verdict| verdict.call().clone()).collect(),
-            standing: judgement.standing(),
+            standing: judgement.standing_calls(),
             before: judgement.verdicts().to_vec(),
             cost,
             would_block,
@@ -490,7 +490,7 @@ impl Run<'_> {
     }
 
     /// Writes down what is said about the calls of an answer. Returns how many would have been blocked.
-    fn say(&mut self, judgement: &Judgement, sent: Option<&Sent>) -> u64 {
+    fn say(&mut self, judgement: &Judgement, sent: Option<&RecordedRequest>) -> u64 {
         let mut would_block = 0;
         let has_view = sent.is_some_and(|sent| sent.view.is_some());
         let has_tools = sent.is_some_and(|sent| sent.tools.is_some());
@@ -511,7 +511,7 @@ impl Run<'_> {
                 call_id: Some(verdict.call_id().to_owned()),
                 tool: Some(verdict.call().tool.clone()),
                 arguments_digest: Some(verdict.arguments_digest()),
-                then: Then::Made,
+                then: RecordedOutcome::Made,
                 verdict: answer,
                 // Said once it is known what became of the call.
                 change: Change::NotJudgeable,
@@ -539,7 +539,12 @@ impl Run<'_> {
     }
 
     /// A request that limits would have stopped is a block too.
-    fn check_request(&mut self, request: &Request, sent: Option<&Sent>, cost: Option<Decimal>) {
+    fn check_request(
+        &mut self,
+        request: &Request,
+        sent: Option<&RecordedRequest>,
+        cost: Option<Decimal>,
+    ) {
         let narrowing = narrow(self.rules, &self.state, &request.tools);
         let checked = precheck(self.rules, &self.state, request, &narrowing);
         let checked = checked.and_then(|()| check_workflow(self.seat.as_ref()));
@@ -600,7 +605,7 @@ impl Run<'_> {
             call_id: None,
             tool: None,
             arguments_digest: None,
-            then: Then::Made,
+            then: RecordedOutcome::Made,
             verdict,
             change: match verdict {
                 Backtested::Blocked => Change::Stopped,
@@ -640,7 +645,7 @@ impl Run<'_> {
         let Some(call) = self.unsettled(call_id, proposal) else {
             // A call that counted as done when it was released: only its output is news.
             if let Some(text) = output.filter(|_| succeeded) {
-                let output = SeenOutput {
+                let output = ShownOutput {
                     call_id: call_id.to_owned(),
                     text: text.to_owned(),
                 };

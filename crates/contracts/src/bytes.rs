@@ -16,7 +16,8 @@ use serde_json::{Value, json};
 use crate::checkpoint::ApprovalResponse;
 use crate::compile::{Compiled, Source, compile as compile_sources};
 use crate::driver::{
-    Control, DriveError, Driver, Ended, Failed, Judged, Label, Planned, Proposal, Settled,
+    AttemptFailure, Control, DriveError, Driver, ExecutionEnd, JudgedResponse, Label,
+    PlannedRequest, Proposal, SettledVerdict,
 };
 use crate::execute::ExecutionRefusal;
 use crate::finding::Finding;
@@ -164,11 +165,11 @@ pub fn plan(handle: &mut Handle, wire: &str, request: &[u8], now_micros: i64) ->
     };
     let now = Timestamp::from_micros(now_micros);
     if handle.0.asks_server() {
-        return match handle.0.before(wire, request, now) {
-            Ok(before) => Output::new(&json!({
-                "attempt": before.attempt,
-                "preflight": before.preflight,
-                "reports": before.reports,
+        return match handle.0.prepare_preflight(wire, request, now) {
+            Ok(request) => Output::new(&json!({
+                "attempt": request.attempt,
+                "preflight": request.preflight,
+                "reports": request.reports,
             })),
             Err(error) => drive_error(&error),
         };
@@ -176,7 +177,7 @@ pub fn plan(handle: &mut Handle, wire: &str, request: &[u8], now_micros: i64) ->
     planned(handle.0.plan(wire, request, now))
 }
 
-fn planned(planned: Result<Planned, DriveError>) -> Output {
+fn planned(planned: Result<PlannedRequest, DriveError>) -> Output {
     match planned {
         Ok(planned) => {
             // What went is told; that nothing did, is the common case, and a long list.
@@ -246,13 +247,13 @@ fn of_server(id: &str) -> Option<(&str, u64)> {
     known.then(|| Some((what, attempt.parse().ok()?)))?
 }
 
-fn settled(attempt: u64, settled: Result<Settled, DriveError>) -> Output {
+fn settled(attempt: u64, settled: Result<SettledVerdict, DriveError>) -> Output {
     match settled {
-        Ok(Settled::Judged(how)) => judged(attempt, Ok(*how)),
-        Ok(Settled::Waits { questions }) => {
+        Ok(SettledVerdict::Judged(how)) => judged(attempt, Ok(*how)),
+        Ok(SettledVerdict::Waits { questions }) => {
             Output::new(&json!({"action": "waits", "decision": null, "ask": questions}))
         }
-        Ok(Settled::Again {
+        Ok(SettledVerdict::Again {
             decision,
             preflight,
         }) => Output::new(&json!({
@@ -272,10 +273,10 @@ fn settled(attempt: u64, settled: Result<Settled, DriveError>) -> Output {
 /// 6. Takes note that a planned request brought no response: `provider`, `aborted` or `fault`; `withdrawn` when nothing was sent.
 pub fn failed(handle: &mut Handle, attempt: u64, kind: &str, now_micros: i64) -> Output {
     let how = match kind {
-        "provider" => Failed::Provider,
-        "aborted" => Failed::Aborted,
-        "fault" => Failed::Fault,
-        "withdrawn" => Failed::Withdrawn,
+        "provider" => AttemptFailure::Provider,
+        "aborted" => AttemptFailure::Aborted,
+        "fault" => AttemptFailure::Fault,
+        "withdrawn" => AttemptFailure::Withdrawn,
         _ => return invalid("a failure is `provider`, `aborted`, `fault` or `withdrawn`"),
     };
     match handle
@@ -327,11 +328,11 @@ pub fn settle(handle: &mut Handle, ticket: u64, ended: &[u8]) -> Output {
         Unknown {},
     }
     let ended = match serde_json::from_slice(ended) {
-        Ok(Report::Success { output }) => Ended::Success(output),
-        Ok(Report::Error { code }) => Ended::Failed {
+        Ok(Report::Success { output }) => ExecutionEnd::Success(output),
+        Ok(Report::Error { code }) => ExecutionEnd::Failed {
             code: code.unwrap_or_default(),
         },
-        Ok(Report::Unknown {}) => Ended::Unknown,
+        Ok(Report::Unknown {}) => ExecutionEnd::Unknown,
         Err(_) => return invalid("an end has an `outcome`: `success`, `error` or `unknown`"),
     };
     let report = handle.0.report(ticket, &ended);
@@ -366,14 +367,14 @@ pub fn control(handle: &mut Handle, kind: &str, value: &[u8], now_micros: i64) -
         "widen" => Control::Widen,
         "resume" => return places::resume(handle, &value, Timestamp::from_micros(now_micros)),
         "handoff" => return places::handoff(handle, &value, Timestamp::from_micros(now_micros)),
-        "hear" => return places::hear(handle, &value, Timestamp::from_micros(now_micros)),
+        "hear" => return places::apply_event(handle, &value, Timestamp::from_micros(now_micros)),
         // About the server rather than the session: whether it is asked, and whether its state is another one.
         "judge_locally" => {
             handle.0.judge_locally(value.as_bool() == Some(true));
             return Output::new(&json!({}));
         }
         "drifted" => {
-            handle.0.drifted();
+            handle.0.mark_drifted();
             return Output::new(&json!({}));
         }
         "bypassed" => Control::Bypassed,
@@ -442,26 +443,26 @@ fn attachment(number: u64) -> Attachment {
     known.unwrap_or(Attachment::FetchFailed)
 }
 
-fn judged(attempt: u64, judged: Result<Judged, DriveError>) -> Output {
+fn judged(attempt: u64, judged: Result<JudgedResponse, DriveError>) -> Output {
     match judged {
-        Ok(Judged::Released { body, decision }) => {
+        Ok(JudgedResponse::Released { body, decision }) => {
             let action = decision
                 .as_ref()
                 .map_or(Action::Released, |decision| decision.action);
             let answer = json!({"action": action, "decision": decision, "ask": []});
             Output::with(&answer, body)
         }
-        Ok(Judged::Rejected(decision)) => {
+        Ok(JudgedResponse::Rejected(decision)) => {
             let mut output = contract_error(&decision);
             output.body = None;
             output
         }
-        Ok(Judged::Retried { body, decision }) => {
+        Ok(JudgedResponse::Retried { body, decision }) => {
             let answer =
                 json!({"action": "retried", "attempt": attempt, "decision": decision, "ask": []});
             Output::with(&answer, body)
         }
-        Ok(Judged::Asked(question)) => {
+        Ok(JudgedResponse::Asked(question)) => {
             Output::new(&json!({"action": "asked", "decision": null, "ask": [question]}))
         }
         Err(error) => drive_error(&error),

@@ -112,7 +112,7 @@ pub struct Buffer {
 
 /// What became of captures so far.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Flushed {
+pub struct CaptureCounts {
     /// Handed over.
     pub sent: u64,
     /// Dropped because the buffer was full.
@@ -153,8 +153,8 @@ impl Buffer {
     }
 
     /// Returns the counts.
-    pub fn counts(&self) -> Flushed {
-        Flushed {
+    pub fn counts(&self) -> CaptureCounts {
+        CaptureCounts {
             sent: self.sent,
             dropped: self.dropped,
             pending: self.captures.len() as u64,
@@ -178,7 +178,7 @@ mod tests {
         assert_eq!(buffer.take().first(), Some(&json!(3)));
         assert_eq!(
             buffer.counts(),
-            Flushed {
+            CaptureCounts {
                 sent: 1_000,
                 dropped: 4,
                 pending: 0

@@ -13,7 +13,7 @@ use crate::contract::{Content, Contract, Precondition, RiskGate, file_stem};
 use crate::finding::{Code, Finding, Findings, Place, Severity, shown};
 use crate::invariant::Invariant;
 use crate::path::Path;
-use crate::pattern::Room;
+use crate::pattern::PatternBudget;
 use crate::schema::SchemaForm;
 use crate::session::Session;
 use crate::value::Value;
@@ -84,7 +84,7 @@ const CONTRACTS_MAX: usize = 1_000;
 /// # Errors
 /// All findings, when one of them is an error.
 pub fn compile(contracts: &[Source], session: Option<&Source>) -> Result<Compiled, CompileError> {
-    compile_within(contracts, session, Room::of_files())
+    compile_within(contracts, session, PatternBudget::of_files())
 }
 
 /// The same for files that a record holds, whatever their patterns cost: what began under them goes on under them.
@@ -95,13 +95,13 @@ pub fn compile_recorded(
     contracts: &[Source],
     session: Option<&Source>,
 ) -> Result<Compiled, CompileError> {
-    compile_within(contracts, session, Room::recorded())
+    compile_within(contracts, session, PatternBudget::recorded())
 }
 
 fn compile_within(
     contracts: &[Source],
     session: Option<&Source>,
-    mut patterns: Room,
+    mut patterns: PatternBudget,
 ) -> Result<Compiled, CompileError> {
     let whole = patterns;
     let mut all: Vec<Finding> = Vec::new();
@@ -200,7 +200,7 @@ impl Compiled {
 
     /// Says whether the files would compile if they were new.
     pub fn is_within_bounds(&self) -> bool {
-        self.patterns_size <= Room::of_files().size()
+        self.patterns_size <= PatternBudget::of_files().size()
     }
 
     /// Returns the tools that have a contract.
@@ -249,7 +249,7 @@ impl Compiled {
         &self,
         tool: &str,
         schema: &Value,
-        patterns: &mut Room,
+        patterns: &mut PatternBudget,
     ) -> Option<SchemaForm> {
         let contract = self.contract(tool)?;
         let exclude = &contract.schema_derived_exclude;
@@ -316,7 +316,7 @@ impl Compiled {
 
 fn read_session(
     source: Option<&Source>,
-    patterns: &mut Room,
+    patterns: &mut PatternBudget,
     all: &mut Vec<Finding>,
 ) -> (Session, Value) {
     let Some(source) = source else {

@@ -7,7 +7,7 @@ mod decode_parts;
 
 use crate::decode::{self, Fields, Named};
 use crate::finding::{Code, Findings, Place, shown};
-use crate::invariant::{Accepts, Invariant};
+use crate::invariant::{AllowedOperators, Invariant};
 use crate::path::Path;
 use crate::policy::Policy;
 use crate::yaml::Node;
@@ -52,7 +52,7 @@ pub struct Contract {
     pub(crate) finish_reasons: Option<Vec<FinishReason>>,
     pub(crate) content: Content,
     pub(crate) policy: Option<Policy>,
-    pub(crate) binds: Vec<Bind>,
+    pub(crate) binds: Vec<SlotBinding>,
     pub(crate) adds_labels: Vec<String>,
 }
 
@@ -202,7 +202,7 @@ impl Source {
 
 /// A value that is copied into a named slot of the session.
 #[derive(Debug, Clone)]
-pub(crate) struct Bind {
+pub(crate) struct SlotBinding {
     pub(crate) slot: Named,
     pub(crate) from: Source,
     pub(crate) path: Path,
@@ -255,7 +255,7 @@ impl Contract {
         let names = fields.optional("forbids_after");
         let forbids_after = decode::list_of(names, NAMES_MAX, findings, decode::named);
         let arguments = fields.optional("argument_value_invariants");
-        let arguments = Invariant::list(arguments, Accepts::All, findings);
+        let arguments = Invariant::list(arguments, AllowedOperators::All, findings);
         let schema_derived = fields.optional("schema_derived");
         let schema_derived = schema_derived.and_then(|node| decode::boolean(node, findings));
         let exclude = fields.optional("schema_derived_exclude");

@@ -63,7 +63,7 @@ impl Prices {
     }
 
     /// Says whether a given price is below the one of the table, or stands for a model that the table does not have.
-    pub fn undercut(&self) -> bool {
+    pub fn is_underpriced(&self) -> bool {
         let mut given = self.given.iter();
         given.any(|(model, price)| {
             let listed = self.of_the_table(model);

@@ -8,9 +8,9 @@
 //! acts on the answer: nothing is released here, the caller releases.
 
 mod control;
-mod created;
 mod execution;
 mod record;
+mod released;
 mod remote;
 mod request;
 mod response;
@@ -25,7 +25,7 @@ use serde::Serialize;
 
 use crate::capture::Buffer;
 use crate::checkpoint::{Answers, ApprovalRequest};
-use crate::event::{Begin, Call, CallKey, Event};
+use crate::event::{Call, CallKey, Event, SessionStart};
 use crate::gate::{Decision, ShadowDelta};
 use crate::judge::Verdict;
 use crate::narrow::Narrowing;
@@ -36,9 +36,8 @@ use crate::wire::{KnownTools, Reply, WireRequest};
 use crate::workflow::Seat;
 
 pub use control::{Control, ControlError, Label};
-pub use execution::{Ended, SettleError, Ticket};
-pub use remote::{Before, Proposal, Settled};
-pub(crate) use response::join;
+pub use execution::{ExecutionEnd, SettleError, Ticket};
+pub use remote::{PreflightRequest, Proposal, SettledVerdict};
 
 /// How many records may wait to be read: a session whose record nobody takes does not go on.
 const RECORDS_MAX: usize = 10_000;
@@ -55,7 +54,7 @@ pub struct Driver {
     next_id: u64,
     tickets: BTreeMap<u64, (String, Option<CallKey>)>,
     /// Responses that were released whole and may be continued.
-    created: created::Created,
+    released: released::ReleasedIds,
     /// The tools of the last request, and what narrowing made of them.
     offered: Option<KnownTools>,
     narrowed: Option<Arc<Narrowing>>,
@@ -82,14 +81,14 @@ struct Open {
     retries_left: u32,
     /// What the model is told about tools.
     told: Option<String>,
-    waiting: Option<Waiting>,
+    waiting: Option<WaitingResponse>,
     /// The response that the server judges.
-    proposed: Option<remote::Proposed>,
+    proposed: Option<remote::ProposedResponse>,
 }
 
 /// A response that waits for people.
 #[derive(Debug)]
-struct Waiting {
+struct WaitingResponse {
     reply: Reply,
     proposal: String,
     asked: u64,
@@ -129,7 +128,7 @@ pub struct Diagnostic {
 
 /// A request that may be sent.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Planned {
+pub struct PlannedRequest {
     /// Names the request in [`Driver::judge`] and [`Driver::failed`].
     pub attempt: u64,
     /// The bytes to send.
@@ -140,7 +139,7 @@ pub struct Planned {
 
 /// What becomes of a response.
 #[derive(Debug, Clone, PartialEq)]
-pub enum Judged {
+pub enum JudgedResponse {
     /// It goes to the caller: these bytes. The decision is missing in log-only.
     Released {
         /// The response, whole or without its blocked calls.
@@ -207,7 +206,7 @@ pub enum DriveError {
 
 /// How an attempt failed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Failed {
+pub enum AttemptFailure {
     /// The provider or the connection failed.
     Provider,
     /// The caller gave up: what it cost is not known.
@@ -245,7 +244,7 @@ impl Driver {
         slots: BTreeMap<String, String>,
         labels: &[String],
     ) -> Result<Self, crate::state::ImpossibleEvent> {
-        let begin = Begin::under(&rules, at, labels, slots);
+        let begin = SessionStart::for_rules(&rules, at, labels, slots);
         let state = State::begin(rules.compiled(), &begin)?;
         let looks = |contract: &crate::contract::Contract| !contract.input_invariants.is_empty();
         let looks_at_requests = rules.compiled().tools().any(looks);
@@ -257,7 +256,7 @@ impl Driver {
             next_attempt: 1,
             next_id: 0,
             tickets: BTreeMap::new(),
-            created: created::Created::default(),
+            released: released::ReleasedIds::default(),
             offered: None,
             narrowed: None,
             records: VecDeque::new(),
@@ -277,12 +276,17 @@ impl Driver {
     ///
     /// # Errors
     /// There is no such request.
-    pub fn failed(&mut self, attempt: u64, how: Failed, now: Timestamp) -> Result<(), DriveError> {
+    pub fn failed(
+        &mut self,
+        attempt: u64,
+        how: AttemptFailure,
+        now: Timestamp,
+    ) -> Result<(), DriveError> {
         let mut open = self.open.remove(&attempt).ok_or(DriveError::Unknown)?;
         if let Some(proposed) = open.proposed.take() {
             let (reply, asked) = proposed.into_parts();
             self.discard(&open, reply.usage(), asked, now);
-            if matches!(how, Failed::Provider | Failed::Aborted) {
+            if matches!(how, AttemptFailure::Provider | AttemptFailure::Aborted) {
                 return Ok(());
             }
         }
@@ -292,21 +296,26 @@ impl Driver {
             self.discard(&open, usage, Some(proposal), now);
         }
         match (how, open.waiting.is_some()) {
-            (Failed::Provider | Failed::Aborted, true) => {}
-            (Failed::Withdrawn, _) => {}
-            (Failed::Provider, false) => self.commit(failed(now, true), None),
-            (Failed::Aborted, false) => self.discard(&open, None, None, now),
-            (Failed::Fault, _) => match self.rules.options().on_error {
-                Permission::Block => self.commit(failed(now, false), None),
-                Permission::Allow => {
-                    let max = self.rules.options().unguarded_calls_max;
-                    let last = self.state.unguarded + 1 >= max;
-                    self.commit(Event::Unguarded { last }, None);
-                    self.tell("unguarded_call", now, &[]);
-                }
-            },
+            (AttemptFailure::Provider | AttemptFailure::Aborted, true) => {}
+            (AttemptFailure::Withdrawn, _) => {}
+            (AttemptFailure::Provider, false) => self.commit(failed(now, true), None),
+            (AttemptFailure::Aborted, false) => self.discard(&open, None, None, now),
+            (AttemptFailure::Fault, _) => self.faulted(now),
         }
         Ok(())
+    }
+
+    /// Takes note that governance itself failed around a call: its record, or a server.
+    pub(crate) fn faulted(&mut self, now: Timestamp) {
+        match self.rules.options().on_error {
+            Permission::Block => self.commit(failed(now, false), None),
+            Permission::Allow => {
+                let max = self.rules.options().unguarded_calls_max;
+                let last = self.state.unguarded + 1 >= max;
+                self.commit(Event::Unguarded { last }, None);
+                self.push_event("unguarded_call", now, &[]);
+            }
+        }
     }
 
     fn check_open(&self) -> Result<(), DriveError> {

@@ -24,7 +24,7 @@ pub enum Event {
     /// Outputs of earlier calls were found in a request.
     OutputsSeen {
         /// In the order of the request.
-        outputs: Vec<SeenOutput>,
+        outputs: Vec<ShownOutput>,
     },
     /// A request was refused before the model was asked, by P5 to P9.
     Refused {
@@ -177,7 +177,7 @@ pub struct CallKey {
 /// The output of a call as a request shows it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct SeenOutput {
+pub struct ShownOutput {
     /// The provider's id of the call.
     pub call_id: String,
     /// The output's text.
@@ -201,7 +201,7 @@ pub enum Outcome {
 /// How a session begins.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Begin {
+pub struct SessionStart {
     /// The session.
     pub session_id: String,
     /// The agent.
@@ -216,9 +216,9 @@ pub struct Begin {
     pub slots: BTreeMap<String, String>,
 }
 
-impl Begin {
+impl SessionStart {
     /// Returns how a session under these rules begins, with the labels and slots that a parent handed over.
-    pub(crate) fn under(
+    pub(crate) fn for_rules(
         rules: &Rules,
         at: Timestamp,
         labels: &[String],

@@ -151,7 +151,7 @@ fn constraints(rules: &Rules, state: &State, tool: &str, arguments: &Value) -> V
         for (operator, found) in invariant.failures(arguments, &steps) {
             let mut failure = new().at(invariant.path(), found).under(operator);
             if operator.is_pattern() && steps.are_spent() {
-                failure = failure.because(TOO_COSTLY);
+                failure = failure.with_detail(TOO_COSTLY);
             }
             failures.push(failure);
         }

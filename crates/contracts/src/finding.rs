@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use crate::pattern::Room;
+use crate::pattern::PatternBudget;
 
 /// Whether a finding stops compilation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -109,7 +109,7 @@ pub(crate) struct Findings {
     file: String,
     list: Vec<Finding>,
     /// What is left for the patterns of this file and of those after it.
-    pub(crate) patterns: Room,
+    pub(crate) patterns: PatternBudget,
 }
 
 /// A place in a file.
@@ -124,12 +124,12 @@ impl Findings {
         Self {
             file: file.to_owned(),
             list: Vec::new(),
-            patterns: Room::of_files(),
+            patterns: PatternBudget::of_files(),
         }
     }
 
     /// The same, after other files.
-    pub(crate) fn after(file: &str, patterns: Room) -> Self {
+    pub(crate) fn after(file: &str, patterns: PatternBudget) -> Self {
         Self {
             patterns,
             ..Self::new(file)

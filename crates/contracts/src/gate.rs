@@ -10,7 +10,7 @@ use crate::decimal::Decimal;
 use crate::event::{Event, Release, Responded};
 use crate::execute::ExecutionRefusal;
 use crate::judge::{Failure, Judgement, Status, Verdict};
-use crate::narrow::{self, Narrowing, Removed};
+use crate::narrow::{self, Narrowing, RemovedTool};
 use crate::precheck::Refusal;
 use crate::reason::{BlockReason, words};
 use crate::rules::{Feedback, Gate, Rules};
@@ -130,7 +130,7 @@ pub enum Settlement {
 
 /// Turns verdicts into what happens.
 pub fn settle(rules: &Rules, judgement: &Judgement, attempt: u64, retries_left: u32) -> Settlement {
-    if judgement.asked().next().is_some() {
+    if judgement.needing_approval().next().is_some() {
         return Settlement::Wait;
     }
     let blocked: Vec<usize> = judgement
@@ -474,7 +474,7 @@ fn delta(
     let narrowed = narrowing
         .removed
         .iter()
-        .map(|Removed { tool, reason, .. }| WouldNarrow {
+        .map(|RemovedTool { tool, reason, .. }| WouldNarrow {
             tool: tool.clone(),
             reason: *reason,
         });

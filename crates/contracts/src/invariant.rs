@@ -81,7 +81,7 @@ impl From<bool> for Truth {
 
 /// Which operators a list accepts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Accepts {
+pub(crate) enum AllowedOperators {
     /// All of them.
     All,
     /// All but `ref`.
@@ -172,7 +172,7 @@ impl Invariant {
     /// Reads a list of invariants.
     pub(crate) fn list(
         node: Option<&Node>,
-        accepts: Accepts,
+        accepts: AllowedOperators,
         findings: &mut Findings,
     ) -> Vec<Invariant> {
         decode::list_of(node, LIST_LEN_MAX, findings, |item, findings| {
@@ -180,12 +180,12 @@ impl Invariant {
         })
     }
 
-    fn decode(node: &Node, accepts: Accepts, findings: &mut Findings) -> Option<Self> {
+    fn decode(node: &Node, accepts: AllowedOperators, findings: &mut Findings) -> Option<Self> {
         let mut fields = Fields::of(node, findings)?;
         let path = fields.required("path", findings);
         let path = path.and_then(|node| decode::path(node, findings));
         let mut when_present = false;
-        if accepts != Accepts::Output {
+        if accepts != AllowedOperators::Output {
             let flag = fields.optional("when_present");
             when_present = flag.and_then(|node| decode::boolean(node, findings)) == Some(true);
         }
@@ -230,12 +230,12 @@ const NAMES: [&str; 11] = [
     "ref",
 ];
 
-impl Accepts {
+impl AllowedOperators {
     fn takes(self, name: &str) -> bool {
         match self {
-            Accepts::All => true,
-            Accepts::NoRef => name != "ref",
-            Accepts::Output => matches!(name, "equals" | "exists" | "gte" | "lte"),
+            AllowedOperators::All => true,
+            AllowedOperators::NoRef => name != "ref",
+            AllowedOperators::Output => matches!(name, "equals" | "exists" | "gte" | "lte"),
         }
     }
 }

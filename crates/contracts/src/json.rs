@@ -106,151 +106,175 @@ fn read_as(
         return Err(JsonError::TooLarge);
     }
     let mut reader = Reader {
-        text,
-        at: 0,
-        values_left: limits.values_max,
+        cursor: Cursor {
+            text,
+            at: 0,
+            values_left: limits.values_max,
+        },
         numbers,
         refuses_proto,
     };
     let value = reader.value(limits.depth_max)?;
-    reader.skip_blank();
-    if reader.at == text.len() {
+    reader.cursor.skip_blank();
+    if reader.cursor.at == text.len() {
         Ok(value)
     } else {
         Err(JsonError::Syntax)
     }
 }
 
-struct Reader<'a> {
-    text: &'a str,
-    at: usize,
-    values_left: usize,
-    numbers: Numbers,
-    refuses_proto: bool,
+/// A place in a JSON text.
+#[derive(Debug)]
+pub(crate) struct Cursor<'a> {
+    pub(crate) text: &'a str,
+    pub(crate) at: usize,
+    pub(crate) values_left: usize,
 }
 
-impl<'a> Reader<'a> {
-    fn peek(&self) -> Option<u8> {
+impl<'a> Cursor<'a> {
+    pub(crate) fn peek(&self) -> Option<u8> {
         self.text.as_bytes().get(self.at).copied()
     }
 
-    fn rest(&self) -> &'a str {
+    pub(crate) fn rest(&self) -> &'a str {
         self.text.get(self.at..).unwrap_or_default()
     }
 
-    fn skip_blank(&mut self) {
+    pub(crate) fn skip_blank(&mut self) {
         while matches!(self.peek(), Some(b' ' | b'\t' | b'\n' | b'\r')) {
             self.at += 1;
         }
     }
 
-    fn take(&mut self, byte: u8) -> bool {
+    pub(crate) fn take(&mut self, byte: u8) -> bool {
         let found = self.peek() == Some(byte);
-        if found {
-            self.at += 1;
-        }
+        self.at += usize::from(found);
         found
     }
 
-    fn expect(&mut self, byte: u8) -> Result<(), JsonError> {
-        if self.take(byte) {
-            Ok(())
-        } else {
-            Err(JsonError::Syntax)
-        }
+    pub(crate) fn expect(&mut self, byte: u8) -> Result<(), JsonError> {
+        self.take(byte).then_some(()).ok_or(JsonError::Syntax)
     }
 
-    fn word(&mut self, word: &str, value: Value) -> Result<Value, JsonError> {
-        if self.rest().starts_with(word) {
-            self.at += word.len();
-            Ok(value)
-        } else {
-            Err(JsonError::Syntax)
+    pub(crate) fn word<T>(&mut self, word: &str, value: T) -> Result<T, JsonError> {
+        if !self.rest().starts_with(word) {
+            return Err(JsonError::Syntax);
         }
+        self.at += word.len();
+        Ok(value)
     }
 
-    fn value(&mut self, depth_left: usize) -> Result<Value, JsonError> {
+    /// Goes to the next value and returns its first byte.
+    pub(crate) fn next_value(&mut self) -> Result<u8, JsonError> {
         self.values_left = self.values_left.checked_sub(1).ok_or(JsonError::TooLarge)?;
         self.skip_blank();
-        match self.peek().ok_or(JsonError::Syntax)? {
-            b'n' => self.word("null", Value::Null),
-            b't' => self.word("true", Value::Bool(true)),
-            b'f' => self.word("false", Value::Bool(false)),
+        self.peek().ok_or(JsonError::Syntax)
+    }
+}
+
+/// Reads what stands between the brackets of a list or an object, piece by piece: from the opening one to behind the closing
+/// one. `cursor` names the place in a reader.
+pub(crate) fn read_between<'a, R>(
+    reader: &mut R,
+    cursor: impl Fn(&mut R) -> &mut Cursor<'a>,
+    [open, close]: [u8; 2],
+    mut piece: impl FnMut(&mut R) -> Result<(), JsonError>,
+) -> Result<(), JsonError> {
+    cursor(reader).expect(open)?;
+    cursor(reader).skip_blank();
+    if cursor(reader).take(close) {
+        return Ok(());
+    }
+    loop {
+        piece(reader)?;
+        cursor(reader).skip_blank();
+        if cursor(reader).take(close) {
+            return Ok(());
+        }
+        cursor(reader).expect(b',')?;
+    }
+}
+
+struct Reader<'a> {
+    cursor: Cursor<'a>,
+    numbers: Numbers,
+    refuses_proto: bool,
+}
+
+impl Reader<'_> {
+    fn value(&mut self, depth_left: usize) -> Result<Value, JsonError> {
+        let deeper = || depth_left.checked_sub(1).ok_or(JsonError::TooLarge);
+        match self.cursor.next_value()? {
+            b'n' => self.cursor.word("null", Value::Null),
+            b't' => self.cursor.word("true", Value::Bool(true)),
+            b'f' => self.cursor.word("false", Value::Bool(false)),
             b'"' => self.string().map(Value::String),
-            b'[' => {
-                let deeper = depth_left.checked_sub(1).ok_or(JsonError::TooLarge)?;
-                self.array(deeper)
-            }
-            b'{' => {
-                let deeper = depth_left.checked_sub(1).ok_or(JsonError::TooLarge)?;
-                self.object(deeper)
-            }
+            b'[' => self.array(deeper()?),
+            b'{' => self.object(deeper()?),
             b'-' | b'0'..=b'9' => self.number(),
             _ => Err(JsonError::Syntax),
         }
     }
 
     fn array(&mut self, depth_left: usize) -> Result<Value, JsonError> {
-        self.expect(b'[')?;
         let mut items = Vec::new();
-        self.skip_blank();
-        if self.take(b']') {
-            return Ok(Value::Array(items));
-        }
-        loop {
-            items.push(self.value(depth_left)?);
-            self.skip_blank();
-            if self.take(b']') {
-                return Ok(Value::Array(items));
-            }
-            self.expect(b',')?;
-        }
+        read_between(
+            self,
+            |reader| &mut reader.cursor,
+            *b"[]",
+            |reader| {
+                items.push(reader.value(depth_left)?);
+                Ok(())
+            },
+        )?;
+        Ok(Value::Array(items))
     }
 
     fn object(&mut self, depth_left: usize) -> Result<Value, JsonError> {
-        self.expect(b'{')?;
         let mut members = BTreeMap::new();
-        self.skip_blank();
-        if self.take(b'}') {
-            return Ok(Value::Object(members));
-        }
-        loop {
-            self.skip_blank();
-            let name = self.string()?;
-            if self.refuses_proto && name == PROTO {
-                return Err(JsonError::ProtoKey);
-            }
-            self.skip_blank();
-            self.expect(b':')?;
-            let value = self.value(depth_left)?;
-            if members.insert(name, value).is_some() {
-                return Err(JsonError::DuplicateKey);
-            }
-            self.skip_blank();
-            if self.take(b'}') {
-                return Ok(Value::Object(members));
-            }
-            self.expect(b',')?;
-        }
+        read_between(
+            self,
+            |reader| &mut reader.cursor,
+            *b"{}",
+            |reader| {
+                reader.cursor.skip_blank();
+                let name = reader.string()?;
+                if reader.refuses_proto && name == PROTO {
+                    return Err(JsonError::ProtoKey);
+                }
+                reader.cursor.skip_blank();
+                reader.cursor.expect(b':')?;
+                let value = reader.value(depth_left)?;
+                if members.insert(name, value).is_some() {
+                    return Err(JsonError::DuplicateKey);
+                }
+                Ok(())
+            },
+        )?;
+        Ok(Value::Object(members))
     }
 
     fn string(&mut self) -> Result<String, JsonError> {
-        let start = self.at;
-        self.expect(b'"')?;
+        let start = self.cursor.at;
+        self.cursor.expect(b'"')?;
         let mut plain = true;
         loop {
-            match self.peek().ok_or(JsonError::Syntax)? {
+            match self.cursor.peek().ok_or(JsonError::Syntax)? {
                 b'"' => break,
                 b'\\' => {
                     plain = false;
-                    self.at += 2;
+                    self.cursor.at += 2;
                 }
                 0..=31 => return Err(JsonError::Syntax),
-                _ => self.at += 1,
+                _ => self.cursor.at += 1,
             }
         }
-        self.at += 1;
-        let quoted = self.text.get(start..self.at).ok_or(JsonError::Syntax)?;
+        self.cursor.at += 1;
+        let quoted = self
+            .cursor
+            .text
+            .get(start..self.cursor.at)
+            .ok_or(JsonError::Syntax)?;
         if plain {
             let inner = quoted.get(1..quoted.len() - 1).unwrap_or_default();
             return Ok(inner.to_owned());
@@ -260,13 +284,13 @@ impl<'a> Reader<'a> {
     }
 
     fn number(&mut self) -> Result<Value, JsonError> {
-        let rest = self.rest();
+        let rest = self.cursor.rest();
         let len = rest
             .bytes()
             .take_while(|byte| matches!(byte, b'0'..=b'9' | b'+' | b'-' | b'.' | b'e' | b'E'))
             .count();
         let text = rest.get(..len).unwrap_or_default();
-        self.at += len;
+        self.cursor.at += len;
         let number = match Decimal::parse(text) {
             Ok(decimal) => Number::Exact(decimal),
             Err(ParseDecimalError::Syntax) => return Err(JsonError::Syntax),

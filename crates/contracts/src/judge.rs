@@ -6,8 +6,8 @@
 //! Four passes. Within a pass every check runs and every failure is kept; a call that failed does not enter the next.
 
 mod alone;
+mod budget;
 mod calls;
-mod room;
 mod verdict;
 
 use std::collections::BTreeSet;
@@ -27,12 +27,12 @@ use crate::workflow::Seat;
 pub(crate) use alone::phase_problem;
 pub use verdict::{Failure, Judgement, Status, Verdict};
 
-use calls::Proposed;
-use room::Room;
+use budget::CallBudget;
+use calls::ReadCall;
 
 /// What a response is judged against, besides rules and state.
 #[derive(Debug, Clone, Copy)]
-pub struct Occasion<'a> {
+pub struct JudgeContext<'a> {
     /// The request that was sent.
     pub request: &'a Request,
     /// The time of the verdict.
@@ -48,7 +48,7 @@ pub fn judge(
     rules: &Rules,
     state: &State,
     response: &Response,
-    occasion: Occasion<'_>,
+    occasion: JudgeContext<'_>,
 ) -> Judgement {
     judge_in(rules, state, response, occasion, None)
 }
@@ -58,7 +58,7 @@ pub fn judge_in(
     rules: &Rules,
     state: &State,
     response: &Response,
-    occasion: Occasion<'_>,
+    occasion: JudgeContext<'_>,
     seat: Option<&Seat>,
 ) -> Judgement {
     judge_again(rules, state, response, occasion, seat, &[])
@@ -70,7 +70,7 @@ pub fn judge_again(
     rules: &Rules,
     state: &State,
     response: &Response,
-    occasion: Occasion<'_>,
+    occasion: JudgeContext<'_>,
     seat: Option<&Seat>,
     before: &[Verdict],
 ) -> Judgement {
@@ -81,7 +81,7 @@ pub fn judge_again(
         .collect();
     if let Lifecycle::Killed { cause } = state.lifecycle() {
         for verdict in &mut verdicts {
-            let failure = Failure::new(None, BlockReason::Killed).because(cause);
+            let failure = Failure::new(None, BlockReason::Killed).with_detail(cause);
             verdict.fail(failure);
         }
         return Judgement::new(state, verdicts);
@@ -113,8 +113,8 @@ struct Context<'a> {
     rules: &'a Rules,
     state: &'a State,
     response: &'a Response,
-    occasion: Occasion<'a>,
-    proposed: &'a [Proposed<'a>],
+    occasion: JudgeContext<'a>,
+    proposed: &'a [ReadCall<'a>],
     seat: Option<&'a Seat>,
     /// What patterns may still take, for all calls together.
     steps: &'a Steps,
@@ -129,7 +129,7 @@ impl<'a> Context<'a> {
     fn surviving<'v>(
         &self,
         verdicts: &'v mut [Verdict],
-    ) -> impl Iterator<Item = (&'a Proposed<'a>, &'v mut Verdict)> {
+    ) -> impl Iterator<Item = (&'a ReadCall<'a>, &'v mut Verdict)> {
         let pairs = self.proposed.iter().zip(verdicts);
         pairs.filter(|(_, verdict)| verdict.failures().is_empty())
     }
@@ -144,7 +144,7 @@ impl<'a> Context<'a> {
 
     /// Pass 2: the calls that move the phase agree on one target, with each other and with what is pending.
     fn second_pass(&self, verdicts: &mut [Verdict]) {
-        let target = |call: &Proposed<'_>| {
+        let target = |call: &ReadCall<'_>| {
             let contract = self.compiled().contract(call.name())?;
             let target = contract.advances_to.as_ref()?;
             (self.state.phase() != Some(&target.name)).then_some(target.name.as_str())
@@ -166,26 +166,26 @@ impl<'a> Context<'a> {
         for (call, verdict) in self.surviving(verdicts) {
             if target(call).is_some() {
                 let reason = BlockReason::AmbiguousPhaseTransition;
-                verdict.fail(Failure::new(Some(Check::V14), reason).because(&detail));
+                verdict.fail(Failure::new(Some(Check::V14), reason).with_detail(&detail));
             }
         }
     }
 
     /// Pass 3: prohibitions and budgets, in the order of the response.
     fn third_pass(&self, verdicts: &mut [Verdict]) {
-        let mut room = Room::new(self.rules, self.state, self.occasion);
+        let mut room = CallBudget::new(self.rules, self.state, self.occasion);
         for (call, verdict) in self.surviving(verdicts) {
             let reason = BlockReason::SessionLimitExceeded;
             if let Some(seat) = self.seat
                 && !seat.has_room(room.calls() + 1)
             {
-                verdict.fail(Failure::new(Some(Check::V17), reason).because("workflow"));
+                verdict.fail(Failure::new(Some(Check::V17), reason).with_detail("workflow"));
             }
             let shared = self.seat.zip(call.arguments());
             let shared =
-                shared.and_then(|(seat, arguments)| seat.thing_refused(call.name(), arguments));
+                shared.and_then(|(seat, arguments)| seat.resource_refusal(call.name(), arguments));
             if let Some(detail) = shared {
-                verdict.fail(Failure::new(Some(Check::V17), reason).because(detail));
+                verdict.fail(Failure::new(Some(Check::V17), reason).with_detail(detail));
             }
             room.check(call, verdict);
             if verdict.failures().is_empty() {
@@ -237,7 +237,7 @@ impl<'a> Context<'a> {
         self.state.checkpoints.saturating_sub(own)
     }
 
-    fn needs_person(&self, call: &Proposed<'_>) -> bool {
+    fn needs_person(&self, call: &ReadCall<'_>) -> bool {
         // Nobody is asked where verdicts block nothing.
         let contract = self.compiled().contract(call.name());
         let checkpoint = contract.and_then(|contract| contract.checkpoint.as_ref());
@@ -262,13 +262,13 @@ impl<'a> Context<'a> {
                     && *compiled == self.compiled().digest();
                 if !same {
                     let failure = Failure::new(Some(Check::V25), denied);
-                    verdict.fail(failure.because("approval_of_something_else"));
+                    verdict.fail(failure.with_detail("approval_of_something_else"));
                 }
             }
             Answer::Denied { detail } => {
                 let mut failure = Failure::new(Some(Check::V25), denied);
                 if let Some(detail) = detail {
-                    failure = failure.because(detail);
+                    failure = failure.with_detail(detail);
                 }
                 verdict.fail(failure);
             }

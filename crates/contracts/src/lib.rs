@@ -54,7 +54,7 @@ pub use contract::{
 };
 pub use cost::{Price, Prices, Usage};
 pub use decimal::{Decimal, ParseDecimalError};
-pub use event::{Begin, Call, CallKey, Event, Outcome, Release, Responded, SeenOutput};
+pub use event::{Call, CallKey, Event, Outcome, Release, Responded, SessionStart, ShownOutput};
 pub use execute::{ExecutionCheck, ExecutionRefusal, check_execution};
 pub use finding::{Code, Finding, Severity};
 pub use gate::{
@@ -65,10 +65,10 @@ pub use health::{
     Attachment, Authority, Durability, Health, HealthStatus, HostFacts, Protection, Tier, health,
 };
 pub use invariant::{Invariant, Operator, Truth};
-pub use judge::{Failure, Judgement, Occasion, Status, Verdict, judge, judge_again, judge_in};
-pub use narrow::{Narrowing, Removed, narrow};
+pub use judge::{Failure, JudgeContext, Judgement, Status, Verdict, judge, judge_again, judge_in};
+pub use narrow::{Narrowing, RemovedTool, narrow};
 pub use path::{ParsePathError, Path};
-pub use pattern::{Pattern, Room, Steps};
+pub use pattern::{Pattern, PatternBudget, Steps};
 pub use policy::{Policy, PolicyAnswer};
 pub use precheck::{
     PreCheck, Refusal, check_attempt, check_attempts, check_open, check_workflow, model_excluded,

@@ -18,13 +18,13 @@ pub struct Narrowing {
     /// The tools that stay, in the order offered.
     pub allowed: Vec<String>,
     /// The tools that go, in the order offered.
-    pub removed: Vec<Removed>,
+    pub removed: Vec<RemovedTool>,
 }
 
 /// A tool that is not shown to the model.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Removed {
+pub struct RemovedTool {
     /// The tool.
     pub tool: String,
     /// Why.
@@ -39,7 +39,7 @@ pub struct Removed {
 
 impl Narrowing {
     /// Returns why a tool was removed.
-    pub fn removed(&self, tool: &str) -> Option<&Removed> {
+    pub fn removed(&self, tool: &str) -> Option<&RemovedTool> {
         self.removed.iter().find(|removed| removed.tool == tool)
     }
 
@@ -67,7 +67,7 @@ pub fn narrow(rules: &Rules, state: &State, offered: &[OfferedTool]) -> Narrowin
             None => narrowing.allowed.push(tool.name.clone()),
             Some((reason, detail)) => {
                 let contract = rules.compiled().contract(&tool.name);
-                narrowing.removed.push(Removed {
+                narrowing.removed.push(RemovedTool {
                     tool: tool.name.clone(),
                     reason,
                     detail,

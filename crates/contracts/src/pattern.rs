@@ -48,9 +48,12 @@ impl Pattern {
     }
 
     /// The same within what is left for several patterns.
-    pub(crate) fn compile_within(text: &str, room: &mut Room) -> Result<Self, Unfit> {
-        room.take(Measure::of(text).map_err(Unfit::Wrong)?)?;
-        Self::compile(text).map_err(Unfit::Wrong)
+    pub(crate) fn compile_within(
+        text: &str,
+        room: &mut PatternBudget,
+    ) -> Result<Self, PatternError> {
+        room.take(Measure::of(text).map_err(PatternError::Wrong)?)?;
+        Self::compile(text).map_err(PatternError::Wrong)
     }
 
     /// The same while a call is judged; none when there are not enough steps left.
@@ -78,18 +81,18 @@ impl Pattern {
 
 /// Why a pattern is not compiled.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) enum Unfit {
+pub(crate) enum PatternError {
     /// It is not one.
     Wrong(String),
     /// There is no room for it beside the others.
     TooMuch(&'static str),
 }
 
-impl std::fmt::Display for Unfit {
+impl std::fmt::Display for PatternError {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
-            Unfit::Wrong(message) => f.write_str(message),
-            Unfit::TooMuch(message) => f.write_str(message),
+            PatternError::Wrong(message) => f.write_str(message),
+            PatternError::TooMuch(message) => f.write_str(message),
         }
     }
 }
@@ -171,7 +174,7 @@ impl Measure {
 
 /// What is left for patterns that are compiled together.
 #[derive(Debug, Clone, Copy)]
-pub struct Room {
+pub struct PatternBudget {
     count: u64,
     size: u64,
     whole: Whole,
@@ -185,7 +188,7 @@ enum Whole {
     Recorded,
 }
 
-impl Room {
+impl PatternBudget {
     /// For the files of a session.
     pub(crate) fn of_files() -> Self {
         Self {
@@ -222,7 +225,7 @@ impl Room {
         self.size.saturating_sub(after.size)
     }
 
-    fn take(&mut self, measure: Measure) -> Result<(), Unfit> {
+    fn take(&mut self, measure: Measure) -> Result<(), PatternError> {
         let left = self.count.checked_sub(1);
         let left = left.zip(self.size.checked_sub(measure.size));
         if let Some((count, size)) = left {
@@ -231,7 +234,7 @@ impl Room {
         }
         // Nothing fits any more: whether a later, smaller one is refused must not depend on the order.
         (self.count, self.size) = (0, 0);
-        Err(Unfit::TooMuch(match self.whole {
+        Err(PatternError::TooMuch(match self.whole {
             Whole::Files | Whole::Recorded => {
                 "the patterns of the contracts are too many or too large together: at most 4,096, and \
                  524,288 units (a plain character is one, `\\w` some 800, repetitions count each time)"
@@ -316,14 +319,14 @@ mod tests {
 
     #[test]
     fn many_patterns_are_too_much_together() {
-        let mut room = Room::of_schemas();
-        let fits = |index: usize, room: &mut Room| {
+        let mut room = PatternBudget::of_schemas();
+        let fits = |index: usize, room: &mut PatternBudget| {
             Pattern::compile_within(&format!(r"\w{{20}}z{index}"), room).is_ok()
         };
         assert!(fits(0, &mut room));
         assert!((1..20).any(|index| !fits(index, &mut room)));
         assert!(Pattern::compile_within("a", &mut room).is_err());
-        let mut room = Room::recorded();
+        let mut room = PatternBudget::recorded();
         assert!((0..20).all(|index| fits(index, &mut room)));
     }
 }

@@ -4,7 +4,7 @@
 
 use crate::decode::{self, Fields};
 use crate::finding::{Code, Findings, shown};
-use crate::invariant::{Accepts, Invariant, Truth};
+use crate::invariant::{AllowedOperators, Invariant, Truth};
 use crate::pattern::Steps;
 use crate::value::Value;
 use crate::yaml::Node;
@@ -85,7 +85,7 @@ impl Policy {
             let effect = fields.required("effect", findings);
             let effect = effect.and_then(|node| decode::word(node, &EFFECTS, findings));
             let when = fields.required("when", findings);
-            let when = Invariant::list(when, Accepts::NoRef, findings);
+            let when = Invariant::list(when, AllowedOperators::NoRef, findings);
             fields.finish(findings);
             let id = id?;
             if ids.contains(&id.name) {

@@ -1,6 +1,6 @@
 //! Redaction: secrets and addresses leave a text before it is kept.
 //!
-//! Touches only what is kept; verdicts are computed on the values themselves. One list of patterns serves every side.
+//! Touches only what is kept; verdicts are computed on the values themselves. One list of patterns serves every side; what keys look like is in `credentials`.
 
 use std::sync::LazyLock;
 
@@ -9,7 +9,11 @@ use serde_json::Value;
 
 /// The patterns in the order in which they are replaced: the more specific first.
 static PATTERNS: LazyLock<Vec<(Regex, &'static str)>> = LazyLock::new(|| {
-    let list = [
+    let shapes = credentials::in_captures().map(|(shape, token)| {
+        let (prefix, rest_min) = (shape.prefix, shape.rest_min);
+        (format!(r"\b{prefix}[A-Za-z0-9_-]{{{rest_min},}}"), token)
+    });
+    let wholes = [
         (
             r"-----BEGIN [A-Z ]*PRIVATE KEY-----[\s\S]*?(?:-----END [A-Z ]*PRIVATE KEY-----|\z)",
             "[REDACTED:pem_key]",
@@ -18,9 +22,8 @@ static PATTERNS: LazyLock<Vec<(Regex, &'static str)>> = LazyLock::new(|| {
             r#"(?i)\b[a-z][a-z0-9+.-]*://[^\s:/@"'<>]*:[^\s@/"'<>]+@[^\s"'<>]*"#,
             "[REDACTED:connection_string]",
         ),
-        (r"\bsk-ant-[A-Za-z0-9_-]{8,}", "[REDACTED:anthropic_key]"),
-        (r"\bsk-[A-Za-z0-9_-]{16,}", "[REDACTED:openai_key]"),
-        (r"\brpk_[A-Za-z0-9_-]{16,}", "[REDACTED:api_key]"),
+    ];
+    let rest = [
         (
             r"(?i)\bbearer\s+[A-Za-z0-9._~+/=-]{8,}",
             "[REDACTED:bearer]",
@@ -35,10 +38,14 @@ static PATTERNS: LazyLock<Vec<(Regex, &'static str)>> = LazyLock::new(|| {
         ),
     ];
     // A test compiles every pattern: none is lost here.
-    let compiled = list
-        .iter()
-        .filter_map(|(text, token)| Some((Regex::new(text).ok()?, *token)));
-    compiled.collect()
+    let owned = |(text, token): (&str, _)| (text.to_owned(), token);
+    let list = wholes
+        .map(owned)
+        .into_iter()
+        .chain(shapes)
+        .chain(rest.map(owned));
+    list.filter_map(|(text, token)| Some((Regex::new(&text).ok()?, token)))
+        .collect()
 });
 
 const OWN_KEY: &str = "[REDACTED:api_key]";

@@ -12,7 +12,6 @@ use crate::pattern::{Pattern, Steps};
 use crate::value::{Type, Value};
 
 pub use form::SchemaForm;
-pub(crate) use form::unchecked;
 
 /// What a schema says about a value.
 #[derive(Debug, Default)]

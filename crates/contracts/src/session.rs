@@ -152,12 +152,12 @@ pub(crate) enum Direction {
 #[derive(Debug, Clone)]
 pub(crate) struct LabelGate {
     pub(crate) label: String,
-    pub(crate) tools: Closes,
+    pub(crate) tools: GatedTools,
 }
 
 /// Which tools a label gate closes.
 #[derive(Debug, Clone)]
-pub(crate) enum Closes {
+pub(crate) enum GatedTools {
     These(Vec<Named>),
     AllBut(Vec<Named>),
 }
@@ -166,8 +166,8 @@ impl LabelGate {
     pub(crate) fn closes(&self, tool: &str) -> bool {
         let lists = |tools: &[Named]| tools.iter().any(|named| named.name == tool);
         match &self.tools {
-            Closes::These(tools) => lists(tools),
-            Closes::AllBut(tools) => !lists(tools),
+            GatedTools::These(tools) => lists(tools),
+            GatedTools::AllBut(tools) => !lists(tools),
         }
     }
 }
@@ -234,7 +234,7 @@ impl Session {
             constrained.chain(std::iter::once(&envelope.establish_tool))
         });
         let gates = self.label_gates.iter().map(|gate| match &gate.tools {
-            Closes::These(tools) | Closes::AllBut(tools) => tools,
+            GatedTools::These(tools) | GatedTools::AllBut(tools) => tools,
         });
         let lists = rate.chain(aggregates).chain(gates).flatten();
         limits

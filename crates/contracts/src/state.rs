@@ -60,11 +60,11 @@ pub struct State {
     /// Released calls whose execution was not reported yet, or whose outcome is unknown.
     pub(crate) pending: BTreeMap<CallKey, Pending>,
     /// Calls that counted when they were released, because their contract asks for no report, and were not begun since.
-    pub(crate) counted: BTreeMap<CallKey, Counted>,
+    pub(crate) counted: BTreeMap<CallKey, CountedCall>,
     /// Those that were begun.
     pub(crate) begun: BTreeMap<CallKey, Call>,
     /// Responses that wait for people.
-    pub(crate) waiting: BTreeMap<String, Waiting>,
+    pub(crate) waiting: BTreeMap<String, WaitingResponse>,
     /// The latest call of each id, for outputs.
     pub(crate) calls: BTreeMap<String, CallRecord>,
     pub(crate) recent: Recent,
@@ -132,7 +132,7 @@ pub(crate) struct Slot {
 
 /// Where a call stands in the session: step, then place in its response.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default)]
-pub(crate) struct Order {
+pub(crate) struct CallOrder {
     pub(crate) step: u64,
     pub(crate) index: usize,
 }
@@ -142,7 +142,7 @@ pub(crate) struct Order {
 pub(crate) struct Pending {
     pub(crate) call: Call,
     pub(crate) arguments: Option<Value>,
-    pub(crate) order: Order,
+    pub(crate) order: CallOrder,
     pub(crate) since: Timestamp,
     pub(crate) status: PendingStatus,
     /// The phase that it was allowed to move to.
@@ -159,16 +159,16 @@ pub(crate) enum PendingStatus {
 
 /// A call that counted when it was released.
 #[derive(Debug, Clone)]
-pub(crate) struct Counted {
+pub(crate) struct CountedCall {
     pub(crate) call: Call,
-    pub(crate) order: Order,
+    pub(crate) order: CallOrder,
     pub(crate) since: Timestamp,
 }
 
 /// How long a released call waits for its execution.
 const EXPIRY_MICROS: i64 = 600_000_000;
 
-impl Counted {
+impl CountedCall {
     /// Says whether it was not begun in time: then it is not begun any more.
     pub(crate) fn is_late(&self, now: Timestamp) -> bool {
         now.as_micros().saturating_sub(self.since.as_micros()) >= EXPIRY_MICROS
@@ -177,7 +177,7 @@ impl Counted {
 
 /// A response that waits for people.
 #[derive(Debug, Clone)]
-pub(crate) struct Waiting {
+pub(crate) struct WaitingResponse {
     pub(crate) since: Timestamp,
     pub(crate) asked: u64,
     pub(crate) calls: Vec<(Call, Option<Value>, Option<String>)>,
@@ -187,7 +187,7 @@ pub(crate) struct Waiting {
 #[derive(Debug, Clone)]
 pub(crate) struct CallRecord {
     pub(crate) tool: String,
-    pub(crate) order: Order,
+    pub(crate) order: CallOrder,
     pub(crate) progress: Progress,
 }
 

@@ -30,7 +30,7 @@ use crate::reason::words;
 pub use endpoint::{Endpoint, endpoint};
 pub use plan::Plan;
 pub use reply::{Incoming, Reply, ReplyError};
-pub use request::{KnownTools, Seen, WireRequest, seen};
+pub use request::{KnownTools, RequestView, WireRequest, view_request};
 
 words! {
     /// A provider's wire format.

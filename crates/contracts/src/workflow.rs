@@ -19,7 +19,7 @@ use crate::value::Value;
 
 pub use file::{Workflow, compile_workflow, names_same_file};
 pub use seat::Seat;
-pub use view::{Held, WorkflowView};
+pub use view::{ResourceHold, WorkflowView};
 
 /// How long an offer stays open without another word.
 pub const OFFER_SECONDS: u64 = 600;
@@ -267,7 +267,7 @@ impl WorkflowState {
         &self,
         workflow: &Workflow,
         parent: &State,
-        wanted: Wanted<'_>,
+        wanted: HandoffRequest<'_>,
         now: Timestamp,
     ) -> Result<WorkflowEvent, WorkflowRefusal> {
         let session_id = parent.session_id.clone();
@@ -339,14 +339,14 @@ impl WorkflowState {
     pub fn close(
         &self,
         handoff_id: &str,
-        how: Closing,
+        how: OfferEnd,
         now: Timestamp,
     ) -> Result<WorkflowEvent, WorkflowRefusal> {
         self.open_offer(handoff_id, now)?;
         let handoff_id = handoff_id.to_owned();
         Ok(match how {
-            Closing::Decline => WorkflowEvent::Declined { handoff_id },
-            Closing::Cancel => WorkflowEvent::Cancelled { handoff_id },
+            OfferEnd::Decline => WorkflowEvent::Declined { handoff_id },
+            OfferEnd::Cancel => WorkflowEvent::Cancelled { handoff_id },
         })
     }
 
@@ -377,7 +377,7 @@ impl WorkflowState {
         arguments: &Value,
     ) -> bool {
         workflow
-            .things(tool, arguments)
+            .resources(tool, arguments)
             .into_iter()
             .any(|(resource, value)| match value {
                 // What cannot be named cannot be told apart from what is held.
@@ -392,13 +392,13 @@ impl WorkflowState {
     }
 
     /// Returns the events of a call that was released, one for each thing it holds until it is settled.
-    pub fn takes(
+    pub fn holds_of(
         workflow: &Workflow,
         session_id: &str,
         tool: &str,
         arguments: &Value,
     ) -> Vec<WorkflowEvent> {
-        let things = workflow.things(tool, arguments).into_iter();
+        let things = workflow.resources(tool, arguments).into_iter();
         let things = things.filter_map(|(resource, value)| {
             Some(WorkflowEvent::Took {
                 session_id: session_id.to_owned(),
@@ -639,7 +639,7 @@ impl WorkflowState {
 
 /// What a session wants to hand over.
 #[derive(Debug, Clone, Copy)]
-pub struct Wanted<'a> {
+pub struct HandoffRequest<'a> {
     /// Names the offer.
     pub handoff_id: &'a str,
     /// The role that may take it.
@@ -654,7 +654,7 @@ pub struct Wanted<'a> {
 
 /// How an offer ends without a child.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Closing {
+pub enum OfferEnd {
     /// The other role says no.
     Decline,
     /// The session takes it back.

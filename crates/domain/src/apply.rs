@@ -5,13 +5,12 @@
 use canon::{Digest, Value};
 use serde::Deserialize as _;
 
-use crate::decide::task::withdrawn_digest;
 use crate::kind::Payload;
 use crate::{
-    Answer, Artifact, ArtifactKind, Ask, Batch, Branch, Chain, Document, Dropped, Event, EventName,
-    Field, Imported, Key, Kind, Ledger, Links, Message, Outcome, Permission, Persona, Position,
-    Receipt, ReplayOf, Session, SessionId, State, Status, Task, TaskId, TaskPersona, TrustChain,
-    Vault, Visibility, Workspace, WorkspaceId, blob_reference, payload,
+    Answer, Artifact, ArtifactKind, Ask, Batch, Branch, Chain, Document, Event, EventName, Field,
+    Imported, Key, Kind, Ledger, Links, Message, Outcome, Permission, Persona, Position, Receipt,
+    ReplayOf, Session, SessionId, State, Status, Task, TaskId, TaskPersona, TruncatedRange,
+    TrustChain, Vault, Visibility, Workspace, WorkspaceId, blob_reference, payload,
 };
 
 /// An event that cannot follow what is stored.
@@ -267,7 +266,7 @@ impl Fold<'_> {
                     sha256: said.state_sha256,
                     bytes: said.bytes,
                     task_id: said.task_id,
-                    metadata: payload::Detail::default(),
+                    metadata: payload::Detail::of(Value::Null),
                 })?;
                 self.created(state, State::Artifact(artifact))
             }
@@ -299,9 +298,17 @@ impl Fold<'_> {
                 self.created(state, State::Permission(request))
             }
             Payload::UserInputSubmitted(said) | Payload::UserToolConfirmation(said) => {
-                self.answered(state, said.approved, said.answer_sha256)
+                let (at, digest) = (self.position, said.answer_sha256);
+                let answer = match said.approved {
+                    true => Answer::Approved { at, digest },
+                    false => Answer::Denied { at, digest },
+                };
+                self.answered(state, answer)
             }
-            Payload::RequestWithdrawn(_) => self.answered(state, false, withdrawn_digest()),
+            Payload::RequestWithdrawn(_) => {
+                let at = self.position;
+                self.answered(state, Answer::Withdrawn { at })
+            }
             Payload::ToolApproved(_) => Ok(State::Permission(changed!(self, state, Permission))),
             // A person's no belongs to the request, the workflow's own to its Task.
             Payload::ToolDenied(_) => match state {
@@ -391,7 +398,7 @@ impl Fold<'_> {
                 }
                 task.requests += 1;
                 if task.status.is_waiting() {
-                    task.waits_also(said.request_id);
+                    task.add_awaited(said.request_id);
                 } else {
                     task.waits_for = Some(said.request_id);
                     task.waits_also = None;
@@ -559,19 +566,8 @@ impl Fold<'_> {
         })
     }
 
-    fn answered(
-        &self,
-        state: Option<State>,
-        approved: bool,
-        digest: Digest,
-    ) -> Result<State, ImpossibleEvent> {
+    fn answered(&self, state: Option<State>, answer: Answer) -> Result<State, ImpossibleEvent> {
         let request = changed!(self, state, Permission);
-        let at = self.position;
-        let answer = if approved {
-            Answer::Approved { at, digest }
-        } else {
-            Answer::Denied { at, digest }
-        };
         Ok(State::Permission(Permission { answer, ..request }))
     }
 
@@ -757,7 +753,7 @@ fn truncated(mut session: Session, said: &payload::SessionTruncated) -> Session 
         let inside = ranges.filter(|range| range.after >= after);
         let inside: u64 = inside.map(|range| range.count).sum();
         session.dropped.retain(|range| range.after < after);
-        session.dropped.push(Dropped {
+        session.dropped.push(TruncatedRange {
             after,
             through: said.through_position,
             count: count + inside,

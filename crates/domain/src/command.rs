@@ -207,6 +207,10 @@ pub struct CosignHead {
     pub id: BatchId,
     /// The witness's signature line.
     pub line: String,
+    /// How many lines of witnesses it was compared with, because documents do not hold them: all that the head has.
+    pub compared: usize,
+    /// False when it is one of these.
+    pub is_new: bool,
 }
 
 /// See [`Order::CreateWorkspace`].

@@ -19,7 +19,7 @@ use std::sync::Arc;
 
 use canon::{Map, Value};
 pub use key::{KeyChange, change_key};
-pub use receipt::{Issued, issue_receipt};
+pub use receipt::{SignedReceipt, issue_receipt};
 pub use task::{interrupted, public_text};
 
 use crate::kind::Payload;
@@ -48,12 +48,12 @@ pub struct Decision {
     pub subject: ResourceRef,
     /// The Task that these events end, and the Receipt that must be issued with them; none also when the Task's
     /// Persona wants no Receipt.
-    pub ends: Option<Ends>,
+    pub ends: Option<EndedTask>,
 }
 
 /// A Task that ends, and its Receipt to be.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Ends {
+pub struct EndedTask {
     /// The Task.
     pub task_id: TaskId,
     /// The Receipt's id.
@@ -132,7 +132,7 @@ struct Decider<'a> {
     actor: &'a str,
     drafts: Vec<Draft>,
     blobs: Vec<Blob>,
-    ends: Option<Ends>,
+    ends: Option<EndedTask>,
     /// Why one of the drafts could not be read back from the log, when one could not.
     unreadable: Option<String>,
 }

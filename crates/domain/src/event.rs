@@ -345,6 +345,11 @@ impl Event {
         pruned_digest(&self.payload).is_some()
     }
 
+    /// Returns the key of the effect that the event is about, whatever its kind.
+    pub fn effect_key(&self) -> Option<&str> {
+        self.payload.get("effect_key")?.as_str()
+    }
+
     /// True when the payload is what the request for a replay put in the place of the recorded one. It is a caller's data:
     /// whatever it looks like, it names no blob, and nobody reads one by what it says.
     pub fn is_substituted(&self) -> bool {

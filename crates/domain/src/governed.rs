@@ -226,15 +226,19 @@ pub struct GovernedStart {
     /// Its place in a workflow.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub workflow: Option<GovernedPlace>,
-    /// What sessions tell that began later than others: a session that is on record goes on telling what it told.
-    #[serde(default, skip_serializing_if = "Telling::is_first")]
-    pub telling: Telling,
+    /// The rules it is judged by: a session that is on record keeps those it began with.
+    #[serde(
+        rename = "telling",
+        default,
+        skip_serializing_if = "RulesVersion::is_first"
+    )]
+    pub rules_version: RulesVersion,
 }
 
-/// What a session tells in its notes, and which of the later rules it is judged by.
+/// The version of the rules that a session is judged by, and what its notes say.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Telling {
+pub enum RulesVersion {
     /// Verdicts.
     #[default]
     Verdicts,
@@ -253,9 +257,9 @@ pub enum Telling {
     Requests,
 }
 
-impl Telling {
+impl RulesVersion {
     fn is_first(&self) -> bool {
-        *self == Telling::default()
+        *self == RulesVersion::default()
     }
 }
 
@@ -412,7 +416,7 @@ pub struct Preflight {
     /// The commits that the program knows of.
     pub expected_state_version: u64,
     /// The tools that the model would be offered.
-    pub offered_tools: Vec<Offered>,
+    pub offered_tools: Vec<ToolOffer>,
     /// The digest of the request, as given.
     pub request_digest: Option<String>,
     /// Who serves the model.
@@ -430,7 +434,7 @@ pub struct Preflight {
 /// A tool that the model would be offered.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Offered {
+pub struct ToolOffer {
     /// Its name.
     pub name: String,
     /// The schema of its parameters.

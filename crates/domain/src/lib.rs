@@ -17,7 +17,7 @@ mod id;
 mod kind;
 mod lifecycle;
 mod part;
-mod payload;
+pub mod payload;
 mod persona;
 mod price;
 mod refusal;
@@ -30,8 +30,8 @@ mod view;
 pub use apply::{ImpossibleEvent, apply};
 pub use command::*;
 pub use decide::{
-    Decision, Documents, Ends, Issued, KeyChange, change_key, decide, interrupted, issue_receipt,
-    public_text,
+    Decision, Documents, EndedTask, KeyChange, SignedReceipt, change_key, decide, interrupted,
+    issue_receipt, public_text,
 };
 pub use document::{Document, Links, Position};
 pub use event::{
@@ -45,8 +45,8 @@ pub use kind::{
 };
 pub use lifecycle::Status;
 pub use part::{
-    BLOB_MEMBER, Blob, INLINE_BYTES_MAX, Moved, PartError, Role, Visibility, artifact_reference,
-    blob_reference, check_parts, externalize, moved,
+    BLOB_MEMBER, Blob, ExternalMember, INLINE_BYTES_MAX, PartError, Role, Visibility,
+    artifact_reference, blob_reference, check_parts, external_members, externalize,
 };
 pub use persona::*;
 pub use price::{Price, PriceTable, Seller};

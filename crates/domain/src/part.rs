@@ -315,7 +315,7 @@ pub fn artifact_reference(id: &str) -> Value {
 
 /// A member that was moved out of a payload into a blob.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Moved<'a> {
+pub struct ExternalMember<'a> {
     /// Its name.
     pub member: &'a str,
     /// The blob.
@@ -326,10 +326,10 @@ pub struct Moved<'a> {
 
 /// Returns the members that were moved out of a payload. A payload that came with a request names nothing of the log's own,
 /// see [`crate::Event::is_substituted`].
-pub fn moved(payload: &Map<String, Value>) -> impl Iterator<Item = Moved<'_>> {
+pub fn external_members(payload: &Map<String, Value>) -> impl Iterator<Item = ExternalMember<'_>> {
     let listed = payload.get(BLOB_MEMBER).and_then(Value::as_object);
     listed.into_iter().flatten().filter_map(|(member, stated)| {
-        Some(Moved {
+        Some(ExternalMember {
             member,
             digest: Digest::parse(stated.get("sha256")?.as_str()?).ok()?,
             bytes: stated.get("bytes").and_then(Value::as_u64),
@@ -445,8 +445,8 @@ mod tests {
         let large = json!({"role": "user", "parts": ["x".repeat(5000)], "metadata": {}});
         let (payload, blobs) = externalize(large.as_object().unwrap().clone());
         assert_eq!(blob_reference(&payload, "parts"), Some(blobs[0].digest));
-        let found: Vec<Moved<'_>> = moved(&payload).collect();
-        let expected = Moved {
+        let found: Vec<ExternalMember<'_>> = external_members(&payload).collect();
+        let expected = ExternalMember {
             member: "parts",
             digest: blobs[0].digest,
             bytes: Some(blobs[0].bytes.len() as u64),

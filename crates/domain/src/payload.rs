@@ -1,8 +1,13 @@
 //! The payloads of events: `decide` writes them and `apply` reads them back, by the same types.
 //!
+//! Whoever else reads one member or two does so by [`Said`]: nothing is copied, and what has another type than it must is
+//! not there.
+//!
 //! Members that no document needs are a [`Detail`]: written, and left where they are by whoever folds, because large
-//! ones move into blobs. A member that some writers state as null and others leave out is [`Stated`]. Fields are only
+//! ones move into blobs. A member that some writers state as null and others leave out is [`Nullable`]. Fields are only
 //! added, and what is added later is optional.
+
+use std::marker::PhantomData;
 
 use canon::{Digest, Map, Value};
 use serde::de::IgnoredAny;
@@ -14,35 +19,120 @@ use crate::{
     WorkspaceId,
 };
 
-/// A member that no document needs. Reading a payload passes over it, wherever it is by then.
-#[derive(Debug, Clone, PartialEq, Default)]
-pub(crate) struct Detail(Value);
+/// A payload of a known type, read member by member.
+#[derive(Debug)]
+pub struct Said<'a, P> {
+    members: &'a Map<String, Value>,
+    payload: PhantomData<P>,
+}
 
-impl Detail {
+impl<P> Clone for Said<'_, P> {
+    fn clone(&self) -> Self {
+        *self
+    }
+}
+
+impl<P> Copy for Said<'_, P> {}
+
+impl<'a, P> Said<'a, P> {
+    /// Returns all members.
+    pub fn members(self) -> &'a Map<String, Value> {
+        self.members
+    }
+
+    fn member<T: Read>(self, name: &str) -> Option<T::As<'a>> {
+        self.members.get(name).and_then(T::read)
+    }
+}
+
+/// How a member of this type is read without copying what is large.
+pub trait Read {
+    /// What is read.
+    type As<'a>;
+
+    /// Reads it; none when it is null or of another type.
+    fn read(value: &Value) -> Option<Self::As<'_>>;
+}
+
+impl Read for Value {
+    type As<'a> = &'a Value;
+
+    fn read(value: &Value) -> Option<&Value> {
+        Some(value)
+    }
+}
+
+impl<T: Read> Read for Detail<T> {
+    type As<'a> = T::As<'a>;
+
+    fn read(value: &Value) -> Option<T::As<'_>> {
+        T::read(value)
+    }
+}
+
+impl Read for String {
+    type As<'a> = &'a str;
+
+    fn read(value: &Value) -> Option<&str> {
+        value.as_str()
+    }
+}
+
+impl<T: Read> Read for Option<T> {
+    type As<'a> = T::As<'a>;
+
+    fn read(value: &Value) -> Option<T::As<'_>> {
+        T::read(value)
+    }
+}
+
+macro_rules! read_whole {
+    ($($type:ty),*) => {
+        $(impl Read for $type {
+            type As<'a> = Self;
+
+            fn read(value: &Value) -> Option<Self> {
+                Self::deserialize(value).ok()
+            }
+        })*
+    };
+}
+
+read_whole! {
+    bool, u64, Vec<String>, Digest, Position, Timestamp, Status, Role, Visibility, ArtifactKind, BranchKind,
+    AutonomyTier, ReceiptPolicy, BranchId, OutcomeId, PermissionId, PersonaId, ReceiptId, SessionId, TaskId
+}
+
+/// A member that no document needs. Reading a payload passes over it, wherever it is by then; whoever asks for it reads it
+/// as a `T`.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Detail<T = Value>(Value, PhantomData<T>);
+
+impl<T> Detail<T> {
     /// Takes a value as it is.
     pub(crate) const fn of(value: Value) -> Self {
-        Self(value)
+        Self(value, PhantomData)
     }
 }
 
 /// Writes a value as a detail.
-pub(crate) fn detail(value: impl Serialize) -> Detail {
-    Detail(serde_json::to_value(value).unwrap_or_default())
+pub(crate) fn detail<T>(value: impl Serialize) -> Detail<T> {
+    Detail::of(serde_json::to_value(value).unwrap_or_default())
 }
 
-impl<'de> Deserialize<'de> for Detail {
+impl<'de, T> Deserialize<'de> for Detail<T> {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         // As an option, so that a member that has moved into a blob is no error.
-        Option::<IgnoredAny>::deserialize(deserializer).map(|_| Self::default())
+        Option::<IgnoredAny>::deserialize(deserializer).map(|_| Self::of(Value::Null))
     }
 }
 
 /// A member that is absent, null or a value.
-pub(crate) type Stated<T> = Option<Option<T>>;
+pub(crate) type Nullable<T> = Option<Option<T>>;
 
-fn stated<'de, D: Deserializer<'de>, T: Deserialize<'de>>(
+fn nullable<'de, D: Deserializer<'de>, T: Deserialize<'de>>(
     deserializer: D,
-) -> Result<Stated<T>, D::Error> {
+) -> Result<Nullable<T>, D::Error> {
     Option::deserialize(deserializer).map(Some)
 }
 
@@ -67,7 +157,7 @@ trait Member {
     fn into_value(self) -> Value;
 }
 
-impl Member for Detail {
+impl<T> Member for Detail<T> {
     fn into_value(self) -> Value {
         self.0
     }
@@ -79,16 +169,39 @@ impl<T: Serialize> Member for T {
     }
 }
 
-/// Defines payloads. `?` before a member: absent unless there is a value. `??`: see [`Stated`].
+/// Defines payloads. `?` before a member: absent unless there is a value. `??`: see [`Nullable`].
 macro_rules! payloads {
     ($($name:ident { $($fields:tt)* })*) => {
         $(payloads! { @struct $name [] [] [] $($fields)* })*
+        $(payloads! { @read $name $($fields)* })*
+    };
+    (@read $name:ident $($(?)* $field:ident: $type:ty,)*) => {
+        impl<'a> Said<'a, $name> {
+            $(#[doc = concat!("Reads `", stringify!($field), "`.")]
+            pub fn $field(self) -> Option<<$type as Read>::As<'a>> {
+                self.member::<$type>(stringify!($field))
+            })*
+        }
     };
     (@struct $name:ident [$($done:tt)*] [$($always:ident)*] [$($maybe:ident)*]) => {
+        #[doc = concat!("The payload `", stringify!($name), "`.")]
         #[derive(Debug, Clone, PartialEq, Deserialize)]
-        pub(crate) struct $name { $($done)* }
+        pub struct $name { $($done)* }
+
+        impl Read for $name {
+            type As<'a> = Said<'a, Self>;
+
+            fn read(value: &Value) -> Option<Said<'_, Self>> {
+                value.as_object().map(Self::of)
+            }
+        }
 
         impl $name {
+            /// Returns what a payload of this type says.
+            pub fn of(members: &Map<String, Value>) -> Said<'_, Self> {
+                Said { members, payload: PhantomData }
+            }
+
             /// Returns the members to write.
             pub(crate) fn into_members(self) -> Map<String, Value> {
                 let mut members = Map::new();
@@ -108,8 +221,8 @@ macro_rules! payloads {
     };
     (@struct $name:ident [$($done:tt)*] [$($always:ident)*] [$($maybe:ident)*] ? ? $field:ident: $type:ty, $($rest:tt)*) => {
         payloads! { @struct $name [$($done)*
-            #[serde(default, deserialize_with = "stated")]
-            pub(crate) $field: Stated<$type>,
+            #[serde(default, deserialize_with = "nullable")]
+            pub(crate) $field: Nullable<$type>,
         ] [$($always)*] [$($maybe)* $field] $($rest)* }
     };
     (@struct $name:ident [$($done:tt)*] [$($always:ident)*] [$($maybe:ident)*] ? $field:ident: $type:ty, $($rest:tt)*) => {
@@ -157,7 +270,7 @@ payloads! {
         ??task_id: TaskId,
         metadata: Detail,
     }
-    Message { message_id: Detail, role: Role, parts: Detail, metadata: Detail, }
+    Message { message_id: Detail<String>, role: Role, parts: Detail, metadata: Detail, }
     MessageAppended { message_id: Detail, role: Detail, }
     MessageCopied { message_id: Detail, source_message_id: Detail, source_position: Position, role: Role, }
     ArtifactCreated {
@@ -172,7 +285,7 @@ payloads! {
     }
     ArtifactUpdated { sha256: Digest, bytes: u64, }
     CheckpointCreated {
-        checkpoint_id: Detail,
+        checkpoint_id: Detail<String>,
         artifact_id: Detail,
         state_sha256: Option<Digest>,
         bytes: Option<u64>,
@@ -193,7 +306,7 @@ payloads! {
         ?replay: SubmittedReplay,
         metadata: Detail,
     }
-    SubmittedReplay { mode: Detail, source_task_id: TaskId, request_sha256: Digest, ordinal: u64, }
+    SubmittedReplay { mode: Detail<String>, source_task_id: TaskId, request_sha256: Digest, ordinal: u64, }
     TaskImported {
         created_by: String,
         status: Status,
@@ -214,38 +327,38 @@ payloads! {
         outcome_id: Detail,
         receipt_id: Option<ReceiptId>,
         status: Status,
-        summary: Detail,
+        summary: Detail<String>,
         ?message_ids: Detail,
         ?messages: Detail,
         failure: Detail,
     }
-    Asked { request_id: Detail, effect_key: String, action_name: Option<String>, request: Detail, action: Detail, }
+    Asked { request_id: Detail<String>, effect_key: String, action_name: Option<String>, request: Detail, action: Detail, }
     Answered {
-        request_id: Detail,
+        request_id: Detail<String>,
         effect_key: Detail,
         approved: bool,
         answer_sha256: Digest,
         remarks: Detail,
-        ?message_id: Detail,
+        ?message_id: Detail<String>,
         ?answer: Detail,
     }
     Decided { request_id: Detail, }
     Withdrawn { reason: Detail, }
-    CancelRequested { scope: Detail, ?reason: Detail, ?message_id: Detail, ?pending: bool, }
+    CancelRequested { scope: Detail, ?reason: Detail, ?message_id: Detail<String>, ?pending: bool, }
     EffectRequested {
         ?effect_key: Value,
-        kind: Detail,
-        request_sha256: Detail,
-        repeatable: Detail,
+        kind: Detail<String>,
+        request_sha256: Detail<Digest>,
+        repeatable: Detail<bool>,
         ?request_parts: Detail,
     }
     EffectRecorded {
         ?effect_key: Value,
-        kind: Detail,
-        outcome: Detail,
-        value_sha256: Detail,
+        kind: Detail<String>,
+        outcome: Detail<String>,
+        value_sha256: Detail<Digest>,
         value: Detail,
-        visibility: Detail,
+        visibility: Detail<String>,
         ?provider_request_id: Detail,
         ?model: Detail,
         ?side_effects: Detail,
@@ -276,16 +389,16 @@ payloads! {
     KeyRevoked { revoked_at: Timestamp, }
     FieldEntry { ?field: String, epoch: u64, ?content_bytes: u64, ?counted_apart: bool, }
     TrustRecorded {
-        request_id: Detail,
-        agent: Detail,
-        action: Detail,
-        decision: Detail,
-        ?key_id: Detail,
+        request_id: Detail<String>,
+        agent: Detail<String>,
+        action: Detail<String>,
+        decision: Detail<String>,
+        ?key_id: Detail<String>,
         ?record: TrustRecord,
     }
     TrustRecord { entry_hash: Digest, }
-    TreeHeadSealed { batch_id: Detail, size: u64, root: Digest, previous_root: Detail, checkpoint: Detail, ?recovered: Detail, ?rotation: Detail, ?keys: Detail, }
-    TreeHeadCosigned { line: Detail, }
+    TreeHeadSealed { batch_id: Detail, size: u64, root: Digest, previous_root: Detail, checkpoint: Detail<String>, ?recovered: Detail, ?rotation: Detail, ?keys: Detail<Digest>, }
+    TreeHeadCosigned { line: Detail<String>, }
     Persona { name: String, version: String, content_sha256: Digest, persona: Detail, metadata: Detail, }
 }
 

@@ -8,9 +8,9 @@ use std::sync::Arc;
 use canon::{Digest, Map, Value};
 
 use crate::{
-    ArtifactKind, BranchId, BranchKind, CreatePersona, Govern, GovernedOperation, PermissionId,
-    PersonaChange, PersonaId, Role, SessionId, TaskId, UpdateSession, UpdateWorkspace, Visibility,
-    WorkspaceId,
+    ArtifactId, ArtifactKind, BatchId, BranchId, BranchKind, CreatePersona, Govern,
+    GovernedOperation, PermissionId, PersonaChange, PersonaId, ReceiptId, Role, SessionId, TaskId,
+    UpdateSession, UpdateWorkspace, Visibility, WorkspaceId,
 };
 
 /// A write.
@@ -97,8 +97,33 @@ pub enum Request {
     CreateBranch(NewBranch),
     /// Registers an Artifact.
     RegisterArtifact(NewArtifact),
+    /// Attaches content that has arrived to an Artifact.
+    AttachContent {
+        /// The Artifact.
+        id: ArtifactId,
+        /// Digest of the content.
+        sha256: Digest,
+        /// Its length.
+        bytes: u64,
+    },
     /// Creates a Vault.
     CreateVault(NewVault),
+    /// Makes the Vault of the server itself, the only one that keeps values.
+    CreateLocalVault,
+    /// Verifies a Receipt and records the verdict.
+    VerifyReceipt {
+        /// The Receipt.
+        id: ReceiptId,
+        /// What is asked of it.
+        check: ReceiptCheck,
+    },
+    /// Adds the signature of a witness to a head of the receipt log.
+    CosignHead {
+        /// The head.
+        id: BatchId,
+        /// The signature line.
+        line: String,
+    },
     /// Defines a Persona.
     CreatePersona(Box<CreatePersona>),
     /// Changes a Persona.
@@ -136,8 +161,11 @@ impl Request {
             Request::RespondPermission { .. } => &[],
             // Only administrators are given this one: `*:write` does not hold it.
             Request::ImportTask { .. } => &["tasks:import"],
-            Request::RegisterArtifact(_) => &["artifacts:write"],
-            Request::CreateVault(_) => &["vaults:write"],
+            Request::RegisterArtifact(_) | Request::AttachContent { .. } => &["artifacts:write"],
+            Request::CreateVault(_) | Request::CreateLocalVault => &["vaults:write"],
+            // The verdict alone is there for readers too: that is no write.
+            Request::VerifyReceipt { .. } => &["receipts:read", "receipts:write"],
+            Request::CosignHead { .. } => &["receipts:write"],
             Request::CreatePersona(_) | Request::UpdatePersona { .. } => &["personas:write"],
             Request::Govern(Govern::Open(_) | Govern::OpenWorkflow(_)) => {
                 &["sessions:write", "tasks:write"]
@@ -290,6 +318,17 @@ pub struct NewArtifact {
     pub task_id: Option<TaskId>,
     /// The caller's own members.
     pub metadata: Map<String, Value>,
+}
+
+/// What a caller asks of a verification.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct ReceiptCheck {
+    /// A key, by id or thumbprint, that must have signed.
+    pub trust_anchor: Option<String>,
+    /// The time at which keys must have been valid, RFC 3339.
+    pub at_time: Option<String>,
+    /// Whether only the document is asked about, not who signed it. Such an answer is never `valid`.
+    pub integrity_only: bool,
 }
 
 /// A new Branch.

@@ -267,7 +267,7 @@ pub struct Session {
     /// How many Messages were ever appended.
     pub appended: u64,
     /// Ranges of Messages that truncation dropped, ascending and disjoint.
-    pub dropped: Vec<Dropped>,
+    pub dropped: Vec<TruncatedRange>,
     /// True once closed.
     pub closed: bool,
     /// True when it was made here for Tasks that were taken over from another log.
@@ -288,7 +288,7 @@ fn is_false(value: &bool) -> bool {
 
 /// A run of Messages that truncation dropped from a Session.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Dropped {
+pub struct TruncatedRange {
     /// Messages with a greater key…
     pub after: Position,
     /// …up to and including this key are dropped.
@@ -340,7 +340,7 @@ pub struct Task {
     pub waits_for: Option<PermissionId>,
     /// The other requests, when it asked about several things at once. Answered ones stay here until it works again.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub waits_also: Option<Box<Others>>,
+    pub waits_also: Option<Box<FurtherRequests>>,
     /// How many requests it has made; the ordinal of the next is one more.
     pub requests: u64,
     /// When it first worked.
@@ -428,7 +428,7 @@ impl Task {
     }
 
     /// Adds a request to those that it waits for.
-    pub(crate) fn waits_also(&mut self, request: PermissionId) {
+    pub(crate) fn add_awaited(&mut self, request: PermissionId) {
         self.waits_also.get_or_insert_default().0.push(request);
     }
 }
@@ -436,7 +436,7 @@ impl Task {
 /// Requests beside the first one, behind a pointer: most Tasks have none.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(transparent)]
-pub struct Others(Vec<PermissionId>);
+pub struct FurtherRequests(Vec<PermissionId>);
 
 /// What this log knows of a Task that ran under another one.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -675,7 +675,7 @@ impl Ask {
 
 /// What was answered to a permission request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(tag = "status", rename_all = "lowercase")]
+#[serde(from = "StoredAnswer", into = "StoredAnswer")]
 pub enum Answer {
     /// Nothing yet.
     Pending,
@@ -686,13 +686,62 @@ pub enum Answer {
         /// Digest of what was answered, to tell a repetition from another answer.
         digest: Digest,
     },
-    /// No; also what becomes of a request whose Task ended without an answer.
+    /// No.
     Denied {
         /// Position of the answering event.
         at: Position,
         /// Digest of what was answered.
         digest: Digest,
     },
+    /// Nobody answered, and nobody will: the Task ended, was interrupted, or the time was over.
+    Withdrawn {
+        /// Position of the event that says so.
+        at: Position,
+    },
+}
+
+/// An answer as documents hold it. A withdrawn request was a denied one at first, told by a digest that no answer has:
+/// documents of every age say it so.
+#[derive(Clone, Copy, Serialize, Deserialize)]
+#[serde(tag = "status", rename_all = "lowercase")]
+enum StoredAnswer {
+    Pending,
+    Approved { at: Position, digest: Digest },
+    Denied { at: Position, digest: Digest },
+}
+
+impl StoredAnswer {
+    /// Not the digest of any answer: those are taken over JSON objects.
+    fn withdrawn() -> Digest {
+        canon::sha256(b"withdrawn")
+    }
+}
+
+impl From<StoredAnswer> for Answer {
+    fn from(stored: StoredAnswer) -> Self {
+        match stored {
+            StoredAnswer::Pending => Answer::Pending,
+            StoredAnswer::Approved { at, digest } => Answer::Approved { at, digest },
+            StoredAnswer::Denied { at, digest } if digest == StoredAnswer::withdrawn() => {
+                Answer::Withdrawn { at }
+            }
+            StoredAnswer::Denied { at, digest } => Answer::Denied { at, digest },
+        }
+    }
+}
+
+impl From<Answer> for StoredAnswer {
+    fn from(answer: Answer) -> Self {
+        match answer {
+            Answer::Pending => StoredAnswer::Pending,
+            Answer::Approved { at, digest } => StoredAnswer::Approved { at, digest },
+            Answer::Denied { at, digest } => StoredAnswer::Denied { at, digest },
+            Answer::Withdrawn { at } => StoredAnswer::Denied {
+                at,
+                digest: StoredAnswer::withdrawn(),
+            },
+        }
+    }
 }
 
 /// The proof of a finished Task. Its bytes are a blob.

@@ -27,7 +27,7 @@ pub struct CatalogTool {
     /// What it takes, as a JSON Schema.
     pub parameters: Value,
     /// Who runs it.
-    pub via: Via,
+    pub via: ToolOrigin,
     /// The MCP server that offers it.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub server: Option<String>,
@@ -45,7 +45,7 @@ pub struct CatalogTool {
 /// Who runs a tool.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Via {
+pub enum ToolOrigin {
     /// An MCP server.
     Mcp,
     /// A declared command.
@@ -182,7 +182,7 @@ fn local(tool: &Tool) -> CatalogTool {
         name: config.name.clone(),
         description: config.description.clone(),
         parameters: config.parameters.clone(),
-        via: Via::Local,
+        via: ToolOrigin::Local,
         server: None,
         tool: config.name.clone(),
         repeatable: config.repeatable || config.read_only,
@@ -204,7 +204,7 @@ async fn offered(server: &Server, secrets: &Secrets) -> Result<Vec<CatalogTool>,
     let tools = server.tools(secrets).await;
     let scrubber = secrets.scrubber();
     let tools = tools.map_err(|error| {
-        let (code, message) = error.told(id, &scrubber);
+        let (code, message) = error.code_and_reason(id, &scrubber);
         CatalogError { code, message }
     })?;
     Ok(tools
@@ -220,7 +220,7 @@ async fn offered(server: &Server, secrets: &Secrets) -> Result<Vec<CatalogTool>,
                 name: model_name(id, &tool.name),
                 description: scrubber.text(tool.description.as_deref().unwrap_or_default()),
                 parameters: scrubber.value(Value::Object((*tool.input_schema).clone())),
-                via: Via::Mcp,
+                via: ToolOrigin::Mcp,
                 server: Some(id.to_owned()),
                 repeatable: read_only || again,
                 read_only,

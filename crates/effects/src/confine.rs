@@ -123,13 +123,13 @@ pub fn enter_if_asked() -> Option<ExitCode> {
         return None;
     }
     let sealed = arguments.next().unwrap_or_default();
-    let order: Option<Order> = serde_json::from_slice(sealed.as_encoded_bytes()).ok();
+    let order: Option<LaunchOrder> = serde_json::from_slice(sealed.as_encoded_bytes()).ok();
     let (Some(order), Some(program)) = (order, arguments.next()) else {
         eprintln!("`{ENTRY}` is for this program's own use");
         return Some(ExitCode::from(2));
     };
     if is_keeper {
-        return Some(kernel::keep(&order, &sealed, &program, arguments));
+        return Some(kernel::supervise(&order, &sealed, &program, arguments));
     }
     let problem = kernel::enter(&order, &program, arguments);
     eprintln!("{}{problem}", order.mark);
@@ -138,7 +138,7 @@ pub fn enter_if_asked() -> Option<ExitCode> {
 
 /// What the starter is told.
 #[derive(Debug, Serialize, Deserialize)]
-struct Order {
+struct LaunchOrder {
     read: Vec<PathBuf>,
     write: Vec<PathBuf>,
     network: bool,
@@ -154,7 +154,7 @@ struct Order {
 
 /// What a program may reach, as the configuration says it.
 #[derive(Debug, Clone)]
-pub(crate) struct Reach {
+pub(crate) struct SandboxAccess {
     pub(crate) folder: Option<PathBuf>,
     pub(crate) read: Vec<PathBuf>,
     pub(crate) write: Vec<PathBuf>,
@@ -166,7 +166,7 @@ pub(crate) struct Reach {
 #[derive(Debug, Clone)]
 pub(crate) struct Sandbox {
     confinement: Arc<Confinement>,
-    reach: Reach,
+    reach: SandboxAccess,
     /// What the kernel offers; none when the sandbox is off.
     level: Option<u32>,
     /// Whether modes, owners and times outside its folders are held back too.
@@ -174,7 +174,7 @@ pub(crate) struct Sandbox {
 }
 
 /// A command that is ready to start, and what must live as long as it runs.
-pub(crate) struct Ready {
+pub(crate) struct ConfinedCommand {
     pub(crate) command: Command,
     pub(crate) temporary: Option<TempDir>,
     /// Stands before a complaint of the starter; empty without one.
@@ -185,7 +185,10 @@ pub(crate) struct Ready {
 
 impl Sandbox {
     /// Checks what the configuration says.
-    pub(crate) fn new(confinement: &Arc<Confinement>, mut reach: Reach) -> Result<Self, String> {
+    pub(crate) fn new(
+        confinement: &Arc<Confinement>,
+        mut reach: SandboxAccess,
+    ) -> Result<Self, String> {
         for path in (reach.folder.iter_mut())
             .chain(&mut reach.read)
             .chain(&mut reach.write)
@@ -253,7 +256,7 @@ impl Sandbox {
     }
 
     /// Returns the effective limits, for the record.
-    pub(crate) fn told(&self) -> Value {
+    pub(crate) fn limits_record(&self) -> Value {
         let Some(level) = self.level else {
             return json!({"enforced": false});
         };
@@ -278,7 +281,7 @@ impl Sandbox {
         &self,
         argv: &[String],
         environment: Vec<(String, String)>,
-    ) -> Result<Ready, String> {
+    ) -> Result<ConfinedCommand, String> {
         let (program, words) = argv.split_first().ok_or("there is no program")?;
         if let Some(folder) = &self.reach.folder
             && !folder.is_dir()
@@ -291,7 +294,7 @@ impl Sandbox {
             if let Some(folder) = &self.reach.folder {
                 command.current_dir(folder);
             }
-            return Ok(Ready {
+            return Ok(ConfinedCommand {
                 command,
                 temporary: None,
                 mark: String::new(),
@@ -307,7 +310,7 @@ impl Sandbox {
             .map_err(|error| format!("cannot make a temporary folder: {error}"))?;
         let mark = mark()?;
         let reach = &self.reach;
-        let order = Order {
+        let order = LaunchOrder {
             read: (SYSTEM.iter().map(PathBuf::from))
                 .chain(reach.read.iter().cloned())
                 .chain([program.clone()])
@@ -335,7 +338,7 @@ impl Sandbox {
             .envs(environment)
             .env("TMPDIR", temporary.path())
             .current_dir(reach.folder.as_deref().unwrap_or(temporary.path()));
-        Ok(Ready {
+        Ok(ConfinedCommand {
             command,
             temporary: Some(temporary),
             mark,

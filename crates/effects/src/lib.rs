@@ -49,7 +49,7 @@ pub mod sse;
 mod tool;
 mod vault;
 
-pub use catalog::{CatalogError, CatalogTool, Via};
+pub use catalog::{CatalogError, CatalogTool, ToolOrigin};
 pub use config::{
     ApiKey, Config, ConfigError, McpServerConfig, Price, PriceTable, ProviderConfig, ProviderKind,
     SandboxMode, SecretRef, Stdin, ToolConfig,

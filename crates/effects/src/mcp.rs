@@ -21,14 +21,14 @@ use canon::Value;
 use domain::{Egress, Observed};
 use reqwest::Url;
 use reqwest::header::HeaderName;
-use runs::workflow::{Effect, Performed};
+use runs::workflow::{Effect, EffectOutcome};
 use tokio::sync::Mutex;
 
 use crate::client::SharedClient;
 use crate::config::{
     ApiKey, ConfigError, IN_THE_CLEAR, McpServerConfig, SecretRef, check_ids, keeps_a_key,
 };
-use crate::confine::{Confinement, Reach, Sandbox};
+use crate::confine::{Confinement, Sandbox, SandboxAccess};
 use crate::scrub::Scrubber;
 use crate::secrets::{SecretError, Secrets};
 use connection::Connection;
@@ -63,7 +63,11 @@ pub(crate) enum McpError {
 
 impl McpError {
     /// Returns the stable word and the scrubbed reason.
-    pub(crate) fn told(&self, server: &str, scrubber: &Scrubber) -> (&'static str, String) {
+    pub(crate) fn code_and_reason(
+        &self,
+        server: &str,
+        scrubber: &Scrubber,
+    ) -> (&'static str, String) {
         let (code, said) = match self {
             McpError::Secret(error) => ("secret_unknown", error.to_string()),
             McpError::Failed(code, said) => (*code, said.clone()),
@@ -117,7 +121,7 @@ impl Servers {
     }
 
     /// Calls a tool.
-    pub(crate) async fn perform(&self, effect: &Effect, secrets: &Secrets) -> Performed {
+    pub(crate) async fn perform(&self, effect: &Effect, secrets: &Secrets) -> EffectOutcome {
         let id = effect
             .request
             .get("server")
@@ -125,18 +129,18 @@ impl Servers {
             .unwrap_or_default();
         let Some(server) = self.find(id) else {
             let message = format!("no MCP server `{id}` is configured");
-            return Performed::error("mcp_server_unknown", message);
+            return EffectOutcome::error("mcp_server_unknown", message);
         };
         let result = server.call(effect, secrets).await;
         let scrubber = secrets.scrubber();
         let performed = match result {
-            Ok(value) => Performed::ok(scrubber.value(value)),
+            Ok(value) => EffectOutcome::ok(scrubber.value(value)),
             Err(error) => {
-                let (code, message) = error.told(id, &scrubber);
-                Performed::error(code, message)
+                let (code, message) = error.code_and_reason(id, &scrubber);
+                EffectOutcome::error(code, message)
             }
         };
-        Performed {
+        EffectOutcome {
             observed: Some(server.observed()),
             ..performed
         }
@@ -153,7 +157,7 @@ impl Servers {
 }
 
 fn sandbox(config: &McpServerConfig, confinement: &Arc<Confinement>) -> Result<Sandbox, String> {
-    let reach = Reach {
+    let reach = SandboxAccess {
         folder: config.folder.clone(),
         read: config.read.clone(),
         write: config.write.clone(),
@@ -246,7 +250,7 @@ impl Server {
             // Nobody watches what a server's process does.
             None => Observed {
                 not_observed: vec!["fs_writes".to_owned(), "network_egress".to_owned()],
-                sandbox: self.sandbox.as_ref().map(Sandbox::told),
+                sandbox: self.sandbox.as_ref().map(Sandbox::limits_record),
                 ..Observed::default()
             },
         }

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use canon::Value;
 use engine::Offline;
 use engine::port::{BoxFuture, Deltas, Performer};
-use runs::workflow::{Effect, EffectKind, Performed};
+use runs::workflow::{Effect, EffectKind, EffectOutcome};
 use secrecy::SecretString;
 use serde_json::json;
 
@@ -124,7 +124,7 @@ impl Outside {
 }
 
 impl Performer for Outside {
-    fn perform(&self, effect: Effect, deltas: Deltas) -> BoxFuture<'static, Performed> {
+    fn perform(&self, effect: Effect, deltas: Deltas) -> BoxFuture<'static, EffectOutcome> {
         let inner = Arc::clone(&self.0);
         match effect.kind {
             EffectKind::Model => match inner.providers.choose(&effect.request) {
@@ -152,7 +152,7 @@ impl Performer for Outside {
 }
 
 impl Inner {
-    async fn host(&self, request: &Value) -> Performed {
+    async fn host(&self, request: &Value) -> EffectOutcome {
         let text = |member: &str| {
             request
                 .get(member)
@@ -162,14 +162,14 @@ impl Inner {
         match text("capability") {
             "env" => self.environment(text("name")),
             "tools" => self.tools(request.get("names")).await,
-            other => Performed::error(
+            other => EffectOutcome::error(
                 "capability_unknown",
                 format!("there is no host fact `{other}`"),
             ),
         }
     }
 
-    async fn tools(&self, names: Option<&Value>) -> Performed {
+    async fn tools(&self, names: Option<&Value>) -> EffectOutcome {
         let names = match names {
             None | Some(Value::Null) => None,
             Some(names) => {
@@ -177,27 +177,27 @@ impl Inner {
                     .as_array()
                     .and_then(|names| names.iter().map(Value::as_str).collect());
                 let Some(texts) = texts else {
-                    return Performed::error("tool_unknown", "`names` is not a list of names");
+                    return EffectOutcome::error("tool_unknown", "`names` is not a list of names");
                 };
                 Some::<Vec<&str>>(texts)
             }
         };
         let listed = catalog::list(&self.tools, &self.servers, names.as_deref(), &self.secrets);
         match listed.await {
-            Ok(tools) => Performed::ok(json!({"tools": tools})),
-            Err(error) => Performed::error(error.code, error.message),
+            Ok(tools) => EffectOutcome::ok(json!({"tools": tools})),
+            Err(error) => EffectOutcome::error(error.code, error.message),
         }
     }
 
-    fn environment(&self, name: &str) -> Performed {
+    fn environment(&self, name: &str) -> EffectOutcome {
         if !self.host_env.iter().any(|allowed| allowed == name) {
-            return Performed::error(
+            return EffectOutcome::error(
                 "env_not_allowed",
                 format!("`{name}` is not in `host_env` of the configuration"),
             );
         }
         let value = std::env::var(name).ok();
         let value = value.map(|value| self.secrets.scrubber().text(&value));
-        Performed::ok(json!({"name": name, "value": value}))
+        EffectOutcome::ok(json!({"name": name, "value": value}))
     }
 }

@@ -16,7 +16,7 @@ use canon::Value;
 use domain::{Egress, ModelUse, Observed, Seller};
 use engine::port::Deltas;
 use reqwest::Url;
-use runs::workflow::{Effect, Performed};
+use runs::workflow::{Effect, EffectOutcome};
 use secrecy::ExposeSecret;
 
 use crate::client::SharedClient;
@@ -191,7 +191,7 @@ impl Call {
         effect: &Effect,
         deltas: &Deltas,
         secrets: &Secrets,
-    ) -> Performed {
+    ) -> EffectOutcome {
         match &self.provider.access {
             Access::Script(script) => {
                 let scrubber = secrets.scrubber();
@@ -206,9 +206,9 @@ impl Call {
                         }
                         self.done(completion, &effect.request, None, &scrubber)
                     }
-                    Err(error) => Performed {
+                    Err(error) => EffectOutcome {
                         ok: false,
-                        ..Performed::ok(scrubber.value(error))
+                        ..EffectOutcome::ok(scrubber.value(error))
                     },
                 }
             }
@@ -223,12 +223,12 @@ impl Call {
         effect: &Effect,
         deltas: &Deltas,
         secrets: &Secrets,
-    ) -> Performed {
+    ) -> EffectOutcome {
         let config = &self.provider.config;
         let request = &effect.request;
         let asked = request.get("model").and_then(Value::as_str);
         let Some(model) = asked.or(config.model.as_deref()) else {
-            return Performed::error(
+            return EffectOutcome::error(
                 "model_unknown",
                 format!(
                     "provider `{}` has no default model and the request names none",
@@ -304,7 +304,7 @@ impl Call {
         request: &Value,
         host: Option<&str>,
         scrubber: &Scrubber,
-    ) -> Performed {
+    ) -> EffectOutcome {
         let provider = &self.provider.config.id;
         let usage = completion.usage_or_estimate(request);
         let seller = Seller {
@@ -326,7 +326,7 @@ impl Call {
             None => (None, None),
         };
         let request_id = completion.request_id.as_deref();
-        Performed {
+        EffectOutcome {
             provider_request_id: request_id.map(|id| scrubber.text(id)),
             model: Some(ModelUse {
                 provider: provider.clone(),
@@ -337,14 +337,14 @@ impl Call {
                 price_table,
                 usage_unknown: completion.reported.is_some(),
             }),
-            ..Performed::ok(scrubber.value(completion.into_value(request)))
+            ..EffectOutcome::ok(scrubber.value(completion.into_value(request)))
         }
     }
 }
 
 impl Choice {
     /// The error for a provider that nobody configured.
-    pub(crate) fn unknown(id: &str) -> Performed {
+    pub(crate) fn unknown(id: &str) -> EffectOutcome {
         Failure::new(
             "provider_unknown",
             format!("no provider `{id}` is configured"),

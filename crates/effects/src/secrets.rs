@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, SystemTime};
 
 use canon::Value;
-use runs::workflow::{Handles, Performed};
+use runs::workflow::{EffectOutcome, Handles};
 use secrecy::{ExposeSecret, SecretString};
 use serde_json::json;
 
@@ -50,8 +50,8 @@ fn version(found: Option<u64>) -> String {
 }
 
 impl SecretError {
-    pub(crate) fn performed(&self) -> Performed {
-        Performed::error("secret_unknown", self.to_string())
+    pub(crate) fn performed(&self) -> EffectOutcome {
+        EffectOutcome::error("secret_unknown", self.to_string())
     }
 }
 
@@ -99,7 +99,7 @@ impl Secrets {
     }
 
     /// Returns the value that a run means by a secret of the configuration: that of the version it has on record.
-    pub(crate) fn given(
+    pub(crate) fn resolve(
         &self,
         secret: &SecretRef,
         handles: &Handles,
@@ -128,7 +128,7 @@ impl Secrets {
             .map(|secret| {
                 let (vault_id, name) = secret.parts();
                 let (_, handle) = self.find(vault_id, name)?;
-                Ok((secret.0.clone(), told(&handle)))
+                Ok((secret.0.clone(), handle_json(&handle)))
             })
             .collect()
     }
@@ -161,13 +161,13 @@ impl Secrets {
     }
 
     /// Answers a workflow that asks for a secret: a handle, never the value.
-    pub(crate) fn handle(&self, request: &Value) -> Performed {
+    pub(crate) fn handle(&self, request: &Value) -> EffectOutcome {
         let text = |member: &str| request.get(member).and_then(Value::as_str);
         // A tool's configuration may name the vault together with the secret.
         let secret = SecretRef(text("name").unwrap_or_default().to_owned());
         let (vault_id, name) = secret.parts();
         match self.find(text("vault_id").or(vault_id), name) {
-            Ok((_, handle)) => Performed::ok(told(&handle)),
+            Ok((_, handle)) => EffectOutcome::ok(handle_json(&handle)),
             Err(error) => error.performed(),
         }
     }
@@ -260,7 +260,7 @@ impl Secrets {
 }
 
 /// A handle as it is recorded.
-fn told(handle: &SecretHandle) -> Value {
+fn handle_json(handle: &SecretHandle) -> Value {
     json!({"name": handle.name, "vault_id": handle.vault_id, "version": handle.version})
 }
 
@@ -272,6 +272,6 @@ pub(crate) fn environment(
 ) -> Result<Vec<(String, SecretString)>, SecretError> {
     names
         .iter()
-        .map(|(variable, secret)| Ok((variable.clone(), secrets.given(secret, handles)?)))
+        .map(|(variable, secret)| Ok((variable.clone(), secrets.resolve(secret, handles)?)))
         .collect()
 }

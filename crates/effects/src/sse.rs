@@ -3,7 +3,7 @@
 
 /// An event without end.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct TooLong;
+pub struct EventTooLong;
 
 /// What has come and is not a whole event yet.
 #[derive(Debug)]
@@ -30,7 +30,7 @@ impl Reader {
     ///
     /// # Errors
     /// An event is longer than allowed.
-    pub fn push(&mut self, piece: &[u8]) -> Result<Vec<Vec<u8>>, TooLong> {
+    pub fn push(&mut self, piece: &[u8]) -> Result<Vec<Vec<u8>>, EventTooLong> {
         let mut events = Vec::new();
         let mut rest = piece;
         while let Some((&first, tail)) = rest.split_first() {
@@ -42,7 +42,7 @@ impl Reader {
             let (head, tail) = rest.split_at(end.unwrap_or(rest.len()));
             self.line.extend_from_slice(head);
             if self.line.len() + self.data.as_ref().map_or(0, Vec::len) > self.bytes_max {
-                return Err(TooLong);
+                return Err(EventTooLong);
             }
             if let Some((end, tail)) = tail.split_first() {
                 self.after_return = *end == b'\r';
@@ -97,9 +97,9 @@ mod tests {
     fn an_event_without_end_is_refused() {
         let mut reader = Reader::new(1_000);
         reader.push(&[b'x'; 1_000]).unwrap();
-        assert_eq!(reader.push(b"x"), Err(TooLong));
+        assert_eq!(reader.push(b"x"), Err(EventTooLong));
         let mut reader = Reader::new(1_000);
-        let refused = (0..200).any(|_| reader.push(b"data: 123456\n") == Err(TooLong));
+        let refused = (0..200).any(|_| reader.push(b"data: 123456\n") == Err(EventTooLong));
         assert!(refused);
     }
 }

@@ -13,17 +13,17 @@ use std::sync::Arc;
 use canon::{Map, Value, jcs};
 use domain::Observed;
 use jsonschema::Validator;
-use runs::workflow::{Effect, Handles, Performed};
+use runs::workflow::{Effect, EffectOutcome, Handles};
 use secrecy::ExposeSecret;
 use serde_json::json;
 use tokio::sync::Mutex;
 
 use crate::config::{ConfigError, SecretRef, Stdin, ToolConfig, check_ids};
-use crate::confine::{Confinement, Reach, Sandbox};
+use crate::confine::{Confinement, Sandbox, SandboxAccess};
 use crate::scrub::Scrubber;
 use crate::secrets::{Secrets, environment};
 pub(crate) use process::Group;
-use process::{Captured, End, Ended, Order};
+use process::{Captured, ProcessEnd, ProcessOutcome, ProcessSpec};
 
 /// How much of a complaint about arguments is repeated.
 const COMPLAINT_CHARS_MAX: usize = 300;
@@ -59,7 +59,7 @@ impl Tools {
                     ConfigError::new(place.clone(), format!("`folder`: {error}"))
                 })?;
             }
-            let reach = Reach {
+            let reach = SandboxAccess {
                 folder: config.folder.clone(),
                 read: config.read.clone(),
                 write: config.write.clone(),
@@ -88,7 +88,7 @@ impl Tools {
     }
 
     /// Runs a command and tells what it did.
-    pub(crate) async fn perform(&self, effect: &Effect, secrets: &Secrets) -> Performed {
+    pub(crate) async fn perform(&self, effect: &Effect, secrets: &Secrets) -> EffectOutcome {
         let request = &effect.request;
         let name = request
             .get("tool")
@@ -96,13 +96,13 @@ impl Tools {
             .unwrap_or_default();
         match self.find(name) {
             Some(tool) => tool.perform(request, &effect.secrets, secrets).await,
-            None => Performed::error("tool_unknown", format!("no tool `{name}` is declared")),
+            None => EffectOutcome::error("tool_unknown", format!("no tool `{name}` is declared")),
         }
     }
 }
 
 /// Returns how long a call may take: what the configuration says, or less where the run's contracts do.
-pub(crate) fn within(configured_ms: u64, request: &Value) -> u64 {
+pub(crate) fn timeout_ms(configured_ms: u64, request: &Value) -> u64 {
     let asked = request.get("timeout_ms").and_then(Value::as_u64);
     asked.map_or(configured_ms, |asked| asked.min(configured_ms))
 }
@@ -198,11 +198,16 @@ impl Tool {
         self.sandbox.leaves_modes()
     }
 
-    async fn perform(&self, request: &Value, handles: &Handles, secrets: &Secrets) -> Performed {
+    async fn perform(
+        &self,
+        request: &Value,
+        handles: &Handles,
+        secrets: &Secrets,
+    ) -> EffectOutcome {
         let config = &self.config;
         let name = &config.name;
         let arguments = request.get("arguments");
-        let timeout_ms = within(config.timeout_ms, request);
+        let timeout_ms = timeout_ms(config.timeout_ms, request);
         let scrubber = secrets.scrubber();
         let empty = Value::Object(Map::new());
         let arguments = arguments.filter(|value| !value.is_null()).unwrap_or(&empty);
@@ -212,7 +217,7 @@ impl Tool {
                 complaint.map_or_else(|| "not an object".to_owned(), |error| error.to_string());
             let said = scrubber.capped(&said, COMPLAINT_CHARS_MAX);
             let message = format!("arguments of `{name}`: {said}");
-            return Performed::error("tool_arguments_invalid", message);
+            return EffectOutcome::error("tool_arguments_invalid", message);
         };
         let _turn = match &self.turn {
             Some(turn) => Some(turn.lock().await),
@@ -238,7 +243,7 @@ impl Tool {
             Ok(ready) => ready,
             Err(problem) => return self.not_started(&problem, &scrubber),
         };
-        let order = Order {
+        let order = ProcessSpec {
             ready,
             stdin: (config.stdin == Stdin::Json).then(|| jcs(arguments)),
             timeout_ms,
@@ -249,7 +254,7 @@ impl Tool {
         // What a secret was changed to while this ran is hidden too.
         let scrubber = secrets.scrubber();
         let observed = self.observed(before, &scrubber).await;
-        self.told(ended, timeout_ms, observed, &scrubber)
+        self.outcome_of(ended, timeout_ms, observed, &scrubber)
     }
 
     async fn observed(
@@ -260,7 +265,7 @@ impl Tool {
         let mut observed = Observed {
             // Nobody watches the sockets of a command.
             not_observed: vec!["network_egress".to_owned()],
-            sandbox: Some(self.sandbox.told()),
+            sandbox: Some(self.sandbox.limits_record()),
             ..Observed::default()
         };
         let changes = match (before, self.look(scrubber).await) {
@@ -281,42 +286,45 @@ impl Tool {
             files_max: self.config.observed_files_max,
             bytes_max: self.config.observed_bytes_max,
         };
-        let look = tokio::task::spawn_blocking(move || folder::look(&folder, limits, &scrubber));
+        let look =
+            tokio::task::spawn_blocking(move || folder::snapshot(&folder, limits, &scrubber));
         look.await.ok()?.ok()
     }
 
-    fn not_started(&self, problem: &str, scrubber: &Scrubber) -> Performed {
+    fn not_started(&self, problem: &str, scrubber: &Scrubber) -> EffectOutcome {
         let name = &self.config.name;
         let message = scrubber.text(&format!("`{name}` could not be started: {problem}"));
-        Performed::error("tool_not_started", message)
+        EffectOutcome::error("tool_not_started", message)
     }
 
-    fn told(
+    fn outcome_of(
         &self,
-        ended: Ended,
+        ended: ProcessOutcome,
         timeout_ms: u64,
         observed: Observed,
         scrubber: &Scrubber,
-    ) -> Performed {
+    ) -> EffectOutcome {
         let name = &self.config.name;
         let (end, stdout, stderr) = match ended {
-            Ended::Ran {
+            ProcessOutcome::Ran {
                 end,
                 stdout,
                 stderr,
             } => (end, stdout, stderr),
-            Ended::NotStarted(problem) => return self.not_started(&problem, scrubber),
+            ProcessOutcome::NotStarted(problem) => return self.not_started(&problem, scrubber),
         };
         let (mut performed, more) = match end {
-            End::Exited { code } => (Performed::ok(json!({})), ("exit_code", json!(code))),
-            End::Killed { signal } => {
+            ProcessEnd::Exited { code } => {
+                (EffectOutcome::ok(json!({})), ("exit_code", json!(code)))
+            }
+            ProcessEnd::Killed { signal } => {
                 let message = format!("`{name}` was killed by signal {signal}");
-                let performed = Performed::error("tool_killed", message);
+                let performed = EffectOutcome::error("tool_killed", message);
                 (performed, ("signal", json!(signal)))
             }
-            End::TimedOut => {
+            ProcessEnd::TimedOut => {
                 let message = format!("`{name}` did not end within {timeout_ms} ms and was killed");
-                let performed = Performed::error("tool_timeout", message);
+                let performed = EffectOutcome::error("tool_timeout", message);
                 (performed, ("timeout_ms", json!(timeout_ms)))
             }
         };

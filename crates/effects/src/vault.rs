@@ -49,7 +49,7 @@ pub struct SecretHandle {
 }
 
 /// A value and its handle.
-pub(crate) type Found = (SecretString, SecretHandle);
+pub(crate) type ResolvedSecret = (SecretString, SecretHandle);
 
 /// Why the vault could not do it.
 #[derive(Debug, thiserror::Error)]
@@ -246,7 +246,7 @@ impl Vault {
     }
 
     /// Returns every secret, by name.
-    pub(crate) fn all(&self) -> Result<Vec<Result<Found, VaultError>>, VaultError> {
+    pub(crate) fn all(&self) -> Result<Vec<Result<ResolvedSecret, VaultError>>, VaultError> {
         let mut names = Vec::new();
         for entry in fs::read_dir(&self.folder).map_err(at(&self.folder))? {
             let file = entry.map_err(at(&self.folder))?.file_name();

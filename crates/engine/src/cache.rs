@@ -13,7 +13,7 @@ use domain::{Activity, Document, Event, Position, State, Task};
 
 use crate::engine::Engine;
 use crate::refused::Refused;
-use crate::turn::Written;
+use crate::turn::CommitContents;
 use crate::view::content_positions;
 use recent::Recent;
 
@@ -183,7 +183,7 @@ impl Cache {
     }
 
     /// Takes in what a turn has committed, before anybody is answered.
-    pub(crate) fn after_commit(&self, written: &Written) {
+    pub(crate) fn after_commit(&self, written: &CommitContents) {
         let events = written.events();
         let (Some((first, _)), Some((last, _))) = (events.first(), events.last()) else {
             return;

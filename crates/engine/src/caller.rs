@@ -2,6 +2,7 @@
 //!
 //! A resource of a Workspace that the caller may not see is answered like one that does not exist.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use domain::{Document, Refusal, ResourceKind, State, WorkspaceId};
@@ -75,10 +76,11 @@ impl Caller {
 
     /// The caller that presented this key.
     pub fn from_key(key: &ApiKey) -> Self {
+        // Each once: lists and streams go through them one by one.
         let workspaces = key.workspaces.as_ref().map(|list| {
-            list.iter()
-                .filter_map(|id| WorkspaceId::parse(id).ok())
-                .collect()
+            let ids: BTreeSet<&String> = list.iter().collect();
+            let ids = ids.into_iter();
+            ids.filter_map(|id| WorkspaceId::parse(id).ok()).collect()
         });
         Self {
             actor: key.actor.clone(),

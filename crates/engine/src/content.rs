@@ -4,7 +4,7 @@
 //! a replay whose payload came with a request keeps nothing, whatever it says.
 
 use canon::{Digest, Value, jcs};
-use domain::{BLOB_MEMBER, Event, Moved, Refusal, Visibility, moved};
+use domain::{BLOB_MEMBER, Event, ExternalMember, Refusal, Visibility, external_members};
 
 use crate::caller::Caller;
 use crate::engine::Engine;
@@ -103,7 +103,7 @@ impl Engine {
         }
         let mut room = EXPANDED_BYTES_MAX;
         let mut found = Vec::new();
-        for Moved {
+        for ExternalMember {
             member,
             digest,
             bytes,
@@ -128,10 +128,10 @@ impl Engine {
 }
 
 /// Returns the members that the log moved out of an event's payload.
-fn externalized_members(event: &Event) -> Vec<Moved<'_>> {
+fn externalized_members(event: &Event) -> Vec<ExternalMember<'_>> {
     match event.is_substituted() {
         true => Vec::new(),
-        false => moved(&event.payload).collect(),
+        false => external_members(&event.payload).collect(),
     }
 }
 

@@ -23,7 +23,7 @@ use std::time::Duration;
 use canon::{Digest, Value, jcs};
 use domain::{
     Command, Event, MessageId, Order, Position, Refusal, Request, ResourceRef, State, Status, View,
-    WorkspaceId,
+    WorkspaceId, payload,
 };
 use hmac::{Hmac, KeyInit, Mac};
 use sha2::Sha256;
@@ -32,8 +32,10 @@ use tokio::sync::watch;
 use crate::caller::Caller;
 use crate::engine::{Engine, Shared};
 use crate::port::ClaimScope;
+use crate::quota::{self, Added, QuotaReservation};
 use crate::refused::Refused;
-use crate::turn::{ClaimRequest, Done, Lease, Written};
+use crate::transfer::Upload;
+use crate::turn::{ClaimRequest, CommandOutcome, CommitContents, Lease};
 
 /// An idempotency key with what it is scoped to besides actor and Workspace.
 #[derive(Debug, Clone, PartialEq)]
@@ -55,6 +57,21 @@ pub enum Settle {
     Window,
     /// Until the Task works.
     FirstWorking,
+}
+
+/// How a write goes on after its claim was looked up.
+pub(crate) enum Entered {
+    /// It was carried out before.
+    Before(CommandOutcome),
+    /// It is carried out now.
+    Now {
+        /// What its commit claims.
+        claim: Option<ClaimRequest>,
+        /// The client's key, for its event.
+        key: Option<String>,
+        /// Kept for content that is stored before the turn.
+        room: Option<QuotaReservation>,
+    },
 }
 
 /// A carried out request.
@@ -80,19 +97,11 @@ impl Engine {
         idempotency: Option<Idempotency>,
         settle: Settle,
     ) -> Result<Answer, Refused> {
-        if self.is_draining() {
-            return Err(Refused::Draining);
-        }
-        for scope in request.scopes() {
-            caller.require(scope)?;
-        }
+        self.admit(caller, &request)?;
         let submits = matches!(request, Request::SubmitTask(_) | Request::ReplayTask(_));
         let to_task = matches!(request, Request::SendTaskMessage { .. });
-        let done = self.carry_out(caller, request, idempotency).await?;
-        let event = match done.written.event(done.answer) {
-            Some(event) => Some(Arc::clone(event)),
-            None => self.event_at(done.answer).await?.map(Arc::new),
-        };
+        let done = self.carry_out(caller, request, idempotency, None).await?;
+        let event = self.answering_event(&done).await?;
         let subject = match &event {
             Some(event) if !done.changed && done.subject.id.is_empty() => event.resource.clone(),
             _ => done.subject.clone(),
@@ -102,7 +111,7 @@ impl Engine {
         if submits {
             let key = written.document(&subject.id).map(|document| document.key);
             self.settle(&subject.id, key, settle).await?;
-            written = Written::default();
+            written = CommitContents::default();
         }
         let view = if to_task {
             self.message_of(caller, &subject, event.as_deref(), &written)
@@ -115,6 +124,56 @@ impl Engine {
             event,
             changed: done.changed,
         })
+    }
+
+    /// Refuses whoever may not ask for this at all, and everybody once a drain has begun. The first thing that happens to
+    /// a write, whichever way it goes on.
+    pub(crate) fn admit(&self, caller: &Caller, request: &Request) -> Result<(), Refused> {
+        if self.is_draining() {
+            return Err(Refused::Draining);
+        }
+        for scope in request.scopes() {
+            caller.require(scope)?;
+        }
+        Ok(())
+    }
+
+    /// Looks for the first answer to a request in its Workspace, and for room for what it adds if there is none.
+    pub(crate) async fn enter(
+        &self,
+        caller: &Caller,
+        workspace: Option<&WorkspaceId>,
+        idempotency: Option<Idempotency>,
+        added: Added,
+    ) -> Result<Entered, Refused> {
+        let claim = idempotency
+            .as_ref()
+            .map(|given| self.claim(caller, workspace, given));
+        if let Some(claim) = claim
+            && let Some(done) = self.claimed(claim).await?
+        {
+            return Ok(Entered::Before(done));
+        }
+        let room = match added {
+            Added::Little => None,
+            Added::AtLeast(bytes) => {
+                self.may_store(workspace, bytes).await?;
+                None
+            }
+            Added::BeforeItsTurn(bytes) => self.reserve(workspace, bytes).await?,
+        };
+        Ok(Entered::Now {
+            claim,
+            key: idempotency.map(|given| given.key),
+            room,
+        })
+    }
+
+    async fn answering_event(&self, done: &CommandOutcome) -> Result<Option<Arc<Event>>, Refused> {
+        match done.written.event(done.answer) {
+            Some(event) => Ok(Some(Arc::clone(event))),
+            None => Ok(self.event_at(done.answer).await?.map(Arc::new)),
+        }
     }
 
     pub(crate) async fn event_at(&self, position: Position) -> Result<Option<Event>, Refused> {
@@ -131,7 +190,7 @@ impl Engine {
         &self,
         caller: &Caller,
         subject: &ResourceRef,
-        written: &Written,
+        written: &CommitContents,
     ) -> Result<View, Refused> {
         let document = match written.document(&subject.id) {
             Some(document) => Some(Arc::clone(document)),
@@ -150,14 +209,13 @@ impl Engine {
         caller: &Caller,
         subject: &ResourceRef,
         event: Option<&Event>,
-        written: &Written,
+        written: &CommitContents,
     ) -> Result<View, Refused> {
         if &*subject.object == MessageId::OBJECT {
             return self.answer_view(caller, subject, written).await;
         }
         let mut id = event
-            .and_then(|event| event.payload.get("message_id"))
-            .and_then(Value::as_str)
+            .and_then(|event| payload::Answered::of(&event.payload).message_id())
             .map(str::to_owned);
         if id.is_none() {
             // Nothing changed: the request was answered before, and its answering event names the Message.
@@ -165,7 +223,7 @@ impl Engine {
             id = request
                 .payloads
                 .values()
-                .find_map(|payload| payload.get("message_id").and_then(Value::as_str))
+                .find_map(|payload| payload::Answered::of(payload).message_id())
                 .map(str::to_owned);
         }
         match id {
@@ -182,30 +240,20 @@ impl Engine {
         caller: &Caller,
         mut request: Request,
         idempotency: Option<Idempotency>,
-    ) -> Result<Done, Refused> {
+        content: Option<Box<Upload>>,
+    ) -> Result<CommandOutcome, Refused> {
         /// How often a command is built again because the documents it was built on changed.
         const STALE_TRIES: usize = 50;
         let workspace = self.workspace(caller, &request).await?;
-        let claim = idempotency
-            .as_ref()
-            .map(|given| self.claim(caller, workspace.as_ref(), given));
-        if let Some(claim) = claim
-            && let Some(done) = self.claimed(claim).await?
-        {
-            return Ok(done);
-        }
-        let _room = match (crate::quota::added(&request), &request) {
-            // What it brings is stored before its turn.
-            (Some(bytes), Request::ImportTask { .. }) => {
-                self.reserve(workspace.as_ref(), bytes).await?
-            }
-            (Some(bytes), _) => {
-                self.may_store(workspace.as_ref(), bytes).await?;
-                None
-            }
-            (None, _) => None,
+        let added = quota::added(&request);
+        let entered = self.enter(caller, workspace.as_ref(), idempotency, added);
+        let (claim, key, _room) = match entered.await? {
+            Entered::Before(done) => return Ok(done),
+            Entered::Now { claim, key, room } => (claim, key, room),
         };
-        let key = idempotency.map(|given| given.key);
+        if let (Request::AttachContent { id, .. }, Some(content)) = (&request, content) {
+            Box::pin(self.keep_content(caller, id, content)).await?;
+        }
         if let Request::CloseSession(id) = &request {
             let closed = self.close_governed(caller, id, claim, key.clone());
             if let Some(done) = Box::pin(closed).await? {
@@ -214,12 +262,12 @@ impl Engine {
         }
         if let Some((document, operation)) = self.as_governed(caller, &request).await? {
             let taken = self.take_input(caller, &document, operation, claim, key.clone(), None);
-            let unchanged = Done {
+            let unchanged = CommandOutcome {
                 subject: subject_of(&request).unwrap_or_else(|| ResourceRef::new("", "")),
                 answer: document.key,
                 changed: false,
                 epoch: None,
-                written: Written::default(),
+                written: CommitContents::default(),
             };
             let done = Box::pin(taken).await;
             let done = done.and_then(|governed| governed.into_done(unchanged));
@@ -248,7 +296,8 @@ impl Engine {
                 order,
             };
             let done = self.order(command, claim, Lease::None).await;
-            if let (Some(salt), Err(_) | Ok(Done { changed: false, .. })) = (&salt, &done) {
+            if let (Some(salt), Err(_) | Ok(CommandOutcome { changed: false, .. })) = (&salt, &done)
+            {
                 self.shared.forget_secrets(salt);
             }
             match (done, &again) {
@@ -265,7 +314,10 @@ impl Engine {
     }
 
     /// Returns the answer that was given to a request with this key before.
-    pub(crate) async fn claimed(&self, claim: ClaimRequest) -> Result<Option<Done>, Refused> {
+    pub(crate) async fn claimed(
+        &self,
+        claim: ClaimRequest,
+    ) -> Result<Option<CommandOutcome>, Refused> {
         let found = self.shared.store.claims(vec![claim.scope]).await?;
         let now = self.shared.clock.now();
         let found = found.into_iter().flatten().next();
@@ -275,13 +327,13 @@ impl Engine {
         if found.body != claim.body {
             return Err(Refused::IdempotencyKeyReused);
         }
-        Ok(Some(Done {
+        Ok(Some(CommandOutcome {
             // Whose resource it is stands in the event at that position.
             subject: ResourceRef::new("", ""),
             answer: found.answer,
             changed: false,
             epoch: None,
-            written: Written::default(),
+            written: CommitContents::default(),
         }))
     }
 
@@ -384,6 +436,7 @@ fn rests_on_versions(request: &Request) -> bool {
             | Request::ReplayTask(_)
             | Request::ReplaySession(_)
             | Request::UpdatePersona { .. }
+            | Request::CosignHead { .. }
     )
 }
 
@@ -395,7 +448,7 @@ pub(crate) struct Waiters {
 
 impl Waiters {
     /// Tells what was committed, once it can be read.
-    pub(crate) fn after_commit(&self, written: &Written) {
+    pub(crate) fn after_commit(&self, written: &CommitContents) {
         let waiters = self.lock();
         if waiters.is_empty() {
             return;

@@ -295,7 +295,7 @@ impl Engine {
         engine
             .shared
             .spawn
-            .spawn(Box::pin(engine.clone().tend_governed()));
+            .spawn(Box::pin(engine.clone().maintain_governed_sessions()));
         Ok(engine)
     }
 
@@ -398,7 +398,7 @@ impl Engine {
         }
         let unfinished = self.shared.work.stop_all();
         // The next process takes leases over anyway; giving them back spares it the search for what went wrong.
-        if let Err(error) = self.give_back(unfinished).await {
+        if let Err(error) = self.release_leases(unfinished).await {
             tracing::warn!(%error, "leases were not given back; the next start will take this for a crash");
         }
     }

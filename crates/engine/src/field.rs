@@ -6,12 +6,13 @@
 //! may rest on an entry before it. Messages that come together share a commit; what is decided for a later one rests on the
 //! earlier ones, and is decided again when one of those came to nothing.
 
-mod desk;
 mod embed;
 mod listen;
 mod load;
+mod processor;
 mod purge;
 mod task;
+mod vote;
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
@@ -26,8 +27,8 @@ use crate::engine::Engine;
 use crate::port::Embedder;
 use crate::refused::Refused;
 
-pub(crate) use desk::Desk;
 pub use listen::{FieldFrame, FieldStream};
+pub(crate) use processor::FieldProcessor;
 pub(crate) use task::AtMemory;
 
 /// How the ids of agents begin that stand for personas.
@@ -138,7 +139,7 @@ pub(crate) struct Fields {
     embedder: OnceLock<Arc<dyn Embedder>>,
     /// Until when it is left alone after it failed.
     rests_until: Mutex<Option<Timestamp>>,
-    desks: Mutex<BTreeMap<FieldId, Arc<Desk>>>,
+    desks: Mutex<BTreeMap<FieldId, Arc<FieldProcessor>>>,
     /// Held shared while a segment is made and put away, and alone while a purge erases: no segment brings back its text.
     segments: Arc<RwLock<()>>,
 }
@@ -148,21 +149,21 @@ impl Fields {
         self.config.get_or_init(|| Config::at(Level::Full))
     }
 
-    fn desks(&self) -> MutexGuard<'_, BTreeMap<FieldId, Arc<Desk>>> {
+    fn desks(&self) -> MutexGuard<'_, BTreeMap<FieldId, Arc<FieldProcessor>>> {
         self.desks.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn desk(&self, name: &FieldName) -> Arc<Desk> {
+    fn processor(&self, name: &FieldName) -> Arc<FieldProcessor> {
         let mut desks = self.desks();
         if desks.len() >= HELD_MAX {
             // Whoever uses a desk holds it too.
-            desks.retain(|_, desk| Arc::strong_count(desk) > 1 || desk.is_watched());
+            desks.retain(|_, processor| Arc::strong_count(processor) > 1 || processor.is_watched());
         }
-        let desk = desks.entry(name.id()).or_insert_with(|| {
+        let processor = desks.entry(name.id()).or_insert_with(|| {
             let (workspace_id, name) = (name.workspace_id.clone(), name.name.clone());
-            Arc::new(Desk::new(workspace_id, name))
+            Arc::new(FieldProcessor::new(workspace_id, name))
         });
-        Arc::clone(desk)
+        Arc::clone(processor)
     }
 }
 
@@ -204,7 +205,9 @@ impl Engine {
         self.shared.fields.config()
     }
 
-    /// Carries out a message to a field.
+    /// Carries out a message to a field. Not a [`domain::Request`]: a message has a protocol of its own, whose ids are its
+    /// idempotency, whose authority comes of one of three scopes, and whose place follows from the key; and the field that
+    /// decides it is no document. What it leads to is ordered in turns as everything is.
     ///
     /// # Errors
     /// See [`FieldRefused`]. Nothing was written then.
@@ -229,13 +232,13 @@ impl Engine {
             if ceiling >= field::STANDARD && !reads && !purge::asks_to_purge(&envelope) {
                 self.may_store(Some(&name.workspace_id), 1).await?;
             }
-            let desk = self.shared.fields.desk(&name);
-            let sender = desk::Sender {
+            let processor = self.shared.fields.processor(&name);
+            let sender = processor::Sender {
                 actor: caller.actor.clone(),
                 caller: credential(caller, ceiling),
             };
-            let envelope = envelope.known_by(|digest| self.mac([digest.as_bytes().as_slice()]));
-            self.ask(&desk, sender, envelope).await
+            let envelope = envelope.map_digest(|digest| self.mac([digest.as_bytes().as_slice()]));
+            self.ask(&processor, sender, envelope).await
         };
         said.await.map_err(|refused| about(refused, operation))
     }
@@ -259,17 +262,17 @@ impl Engine {
         check_agent(&retraction.agent_id)?;
         let name = FieldName::of(caller, name)?;
         self.may_store(Some(&name.workspace_id), 1).await?;
-        let desk = self.shared.fields.desk(&name);
-        let sender = desk::Sender {
+        let processor = self.shared.fields.processor(&name);
+        let sender = processor::Sender {
             actor: caller.actor.clone(),
             caller: credential(caller, ceiling),
         };
-        let task = desk::Task::Retract {
+        let task = processor::Job::Retract {
             agent_id: retraction.agent_id,
             unit_id: retraction.unit_id,
             reason: retraction.reason,
         };
-        self.put_on_desk(&desk, sender, task).await
+        self.enqueue(&processor, sender, task).await
     }
 
     /// Shows a field. One that does not exist yet is shown as an empty one.
@@ -285,11 +288,11 @@ impl Engine {
         let ceiling = ceiling(caller).ok_or(Refused::PermissionDenied {
             scope: "field:read",
         })?;
-        let desk = self.shared.fields.desk(&FieldName::of(caller, name)?);
-        let mut held = desk.held().await;
+        let processor = self.shared.fields.processor(&FieldName::of(caller, name)?);
+        let mut held = processor.held().await;
         let held = match &mut *held {
             Some(held) => held,
-            empty => empty.insert(self.open_field(&desk).await?),
+            empty => empty.insert(self.open_field(&processor).await?),
         };
         let field = &held.field;
         let draws = matches!(view, FieldView::Dot(..) | FieldView::Svg(..));

@@ -6,14 +6,14 @@
 //! other's every step, and what was answered is durable.
 
 mod demand;
-mod door;
 mod fold;
-mod judging;
+mod input;
+mod judge_limits;
 mod open;
 mod places;
+mod protocol;
 mod read;
-mod take;
-mod tend;
+mod upkeep;
 mod workflow;
 
 use std::collections::BTreeMap;
@@ -28,22 +28,23 @@ use runs::workflow::governed::{Contracts, awaited};
 use tokio::sync::Notify;
 
 use crate::caller::Caller;
-use crate::dispatch::Idempotency;
+use crate::dispatch::{Entered, Idempotency};
 use crate::engine::Engine;
+use crate::quota::Added;
 use crate::refused::Refused;
-use crate::turn::Done;
-use fold::Folded;
+use crate::turn::CommandOutcome;
+use fold::GovernedFold;
 use places::Places;
 
-pub use demand::{Demands, Least};
+pub use demand::{Demands, MinimumMode};
 pub use read::WaitingApproval;
 
 /// What this process knows of open governed sessions.
 #[derive(Debug, Default)]
 pub(crate) struct Sessions {
-    known: Mutex<BTreeMap<Position, Arc<Known>>>,
+    known: Mutex<BTreeMap<Position, Arc<OpenProgram>>>,
     contracts: Mutex<BTreeMap<Digest, Contracts>>,
-    judging: judging::Judging,
+    judge_limits: judge_limits::JudgeLimits,
     /// Held while an id is given to a session, by opening it or by taking a handoff for it: one id, one of both.
     naming: [tokio::sync::Mutex<()>; 32],
     /// The ids that open workflows gave to their sessions.
@@ -54,16 +55,16 @@ pub(crate) struct Sessions {
 
 /// An open governed session, or a workflow of some.
 #[derive(Debug)]
-struct Known {
+struct OpenProgram {
     id: TaskId,
     /// Held while an input is judged and committed; empty where the log has to be read again.
-    folded: Arc<tokio::sync::Mutex<Option<Folded>>>,
-    signs: Mutex<Signs>,
+    folded: Arc<tokio::sync::Mutex<Option<GovernedFold>>>,
+    liveness: Mutex<Liveness>,
 }
 
 /// What says whether a session needs looking after.
 #[derive(Debug, Clone, Copy)]
-struct Signs {
+struct Liveness {
     /// When its program was last heard.
     heard: Timestamp,
     /// When people's time to answer is over.
@@ -78,7 +79,7 @@ impl Sessions {
     /// What their patterns may take in memory, as they are counted: those of open sessions come on top.
     const PATTERNS_BYTES_MAX: u64 = 32 << 20;
 
-    fn lock(&self) -> MutexGuard<'_, BTreeMap<Position, Arc<Known>>> {
+    fn lock(&self) -> MutexGuard<'_, BTreeMap<Position, Arc<OpenProgram>>> {
         // Each change is one call on the map.
         self.known.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -86,12 +87,12 @@ impl Sessions {
     /// Takes note of what a commit made of Tasks.
     pub(crate) fn after_commit(&self, changed: &[Arc<Document>], now: Timestamp) {
         for document in changed {
-            self.found(document, now);
+            self.insert_open(document, now);
         }
     }
 
     /// Takes note of a Task, whoever left it.
-    pub(crate) fn found(&self, document: &Document, now: Timestamp) {
+    pub(crate) fn insert_open(&self, document: &Document, now: Timestamp) {
         let State::Task(task) = &document.state else {
             return;
         };
@@ -108,7 +109,7 @@ impl Sessions {
             if &*task.workflow == GOVERNED_WORKFLOW {
                 self.places().found(document.key, id.clone());
             }
-            known.insert(document.key, Arc::new(Known::new(id, now)));
+            known.insert(document.key, Arc::new(OpenProgram::new(id, now)));
             self.some.notify_one();
         }
     }
@@ -118,13 +119,13 @@ impl Sessions {
         self.places.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn find(&self, document: &Document, now: Timestamp) -> Result<Arc<Known>, Refused> {
+    fn find(&self, document: &Document, now: Timestamp) -> Result<Arc<OpenProgram>, Refused> {
         let id = TaskId::parse(&document.id).map_err(|error| Refused::Internal {
             detail: error.to_string(),
         })?;
         let found = self.lock().get(&document.key).map(Arc::clone);
         // One that has ended is read for this once.
-        Ok(found.unwrap_or_else(|| Arc::new(Known::new(id, now))))
+        Ok(found.unwrap_or_else(|| Arc::new(OpenProgram::new(id, now))))
     }
 
     /// Keeps others from giving an id away at the same time.
@@ -160,12 +161,12 @@ impl Sessions {
     }
 }
 
-impl Known {
+impl OpenProgram {
     fn new(id: TaskId, now: Timestamp) -> Self {
         Self {
             id,
             folded: Arc::new(tokio::sync::Mutex::new(None)),
-            signs: Mutex::new(Signs {
+            liveness: Mutex::new(Liveness {
                 heard: now,
                 deadline: None,
                 is_folded: false,
@@ -173,8 +174,8 @@ impl Known {
         }
     }
 
-    fn signs(&self) -> MutexGuard<'_, Signs> {
-        self.signs.lock().unwrap_or_else(PoisonError::into_inner)
+    fn liveness(&self) -> MutexGuard<'_, Liveness> {
+        self.liveness.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -194,11 +195,13 @@ fn is_session(task: &Task) -> bool {
 pub(crate) struct Governed {
     answer: Result<Value, Problem>,
     /// None when there was nothing to record.
-    done: Option<Done>,
+    done: Option<CommandOutcome>,
 }
 
 impl Engine {
-    /// Carries out a request about a governed session and returns its answer, and whether it made something.
+    /// Carries out a request about a governed session and returns its answer, and whether it made something. Beside
+    /// [`Engine::dispatch`], whose answers are resources: this one's is what the session said, and its command is built
+    /// while the session is held. Drain, scopes, claim and room are asked for by the same functions.
     ///
     /// # Errors
     /// See [`Refused`].
@@ -208,13 +211,8 @@ impl Engine {
         request: Govern,
         idempotency: Option<Idempotency>,
     ) -> Result<(Value, bool), Refused> {
-        if self.is_draining() {
-            return Err(Refused::Draining);
-        }
         let request = domain::Request::Govern(request);
-        for scope in request.scopes() {
-            caller.require(scope)?;
-        }
+        self.admit(caller, &request)?;
         let added = crate::quota::added(&request);
         let domain::Request::Govern(request) = request else {
             return Err(no_session());
@@ -256,25 +254,18 @@ impl Engine {
         document: &Document,
         operation: domain::GovernedOperation,
         idempotency: Option<Idempotency>,
-        added: Option<u64>,
+        added: Added,
     ) -> Result<(Value, bool), Refused> {
         let workspace = crate::caller::workspace_of(document);
-        let claim = idempotency
-            .as_ref()
-            .map(|given| self.claim(caller, workspace.as_ref(), given));
-        let name = operation.name();
-        if let Some(claim) = claim
-            && let Some(done) = self.claimed(claim).await?
-        {
-            let answer = self
-                .recorded_answer(document.key, done.answer, name)
-                .await?;
-            return Ok((answer?, false));
-        }
-        if let Some(bytes) = added {
-            self.may_store(workspace.as_ref(), bytes).await?;
-        }
-        let key = idempotency.map(|given| given.key);
+        let entered = self.enter(caller, workspace.as_ref(), idempotency, added);
+        let (claim, key) = match entered.await? {
+            Entered::Before(done) => {
+                let name = operation.name();
+                let answer = self.recorded_answer(document.key, done.answer, name);
+                return Ok((answer.await??, false));
+            }
+            Entered::Now { claim, key, .. } => (claim, key),
+        };
         let governed = self
             .take_input(caller, document, operation, claim, key, None)
             .await?;
@@ -299,8 +290,8 @@ impl Engine {
             && let State::Session(of) = &document.state
         {
             let payload = self.payload(of.metadata).await?;
-            let own = payload
-                .get("metadata")
+            let own = domain::payload::SessionCreated::of(&payload)
+                .metadata()
                 .and_then(|metadata| metadata.get("replay_session_id"))
                 .and_then(Value::as_str);
             ids.extend(own.map(|own| TaskId::governed(&of.workspace_id, own)));
@@ -336,12 +327,12 @@ impl Engine {
 
 impl Governed {
     /// Returns what was carried out, if anything was.
-    pub(crate) fn done(self) -> Option<Done> {
+    pub(crate) fn done(self) -> Option<CommandOutcome> {
         self.done
     }
 
     /// Returns what was carried out, for answers that show a resource of the protocol.
-    pub(crate) fn into_done(self, unchanged: Done) -> Result<Done, Refused> {
+    pub(crate) fn into_done(self, unchanged: CommandOutcome) -> Result<CommandOutcome, Refused> {
         self.answer?;
         Ok(self.done.unwrap_or(unchanged))
     }

@@ -1,7 +1,9 @@
 //! Tasks that were taken over from another log: what is read of them is read from their bundle.
 
 use canon::{Digest, Value, sha256};
-use domain::{Document, Event, Imported, Kind, Links, Position, State, TaskId, blob_reference};
+use domain::{
+    Document, Event, Imported, Kind, Links, Position, State, TaskId, blob_reference, payload,
+};
 
 use crate::caller::Caller;
 use crate::engine::Engine;
@@ -12,13 +14,13 @@ use crate::refused::Refused;
 use runs::replay::{Bundle, Failure};
 
 /// A Task that was taken over, with its own log.
-struct TakenOver {
+struct ImportedTask {
     key: Position,
     links: Links,
     bundle: Bundle,
 }
 
-impl TakenOver {
+impl ImportedTask {
     /// Returns the place of an event in its own log.
     fn place(&self, id: &str) -> Option<usize> {
         self.bundle.events().position(|(_, event)| *event.id == *id)
@@ -135,7 +137,7 @@ impl Engine {
         &self,
         scopes: &[Scope],
         range: &EventRange,
-    ) -> Result<Option<TakenOver>, Refused> {
+    ) -> Result<Option<ImportedTask>, Refused> {
         let ([Scope::Task(key)], Some(id)) = (scopes, &range.filters.task_id) else {
             return Ok(None);
         };
@@ -152,7 +154,7 @@ impl Engine {
             return Ok(None);
         };
         let bundle = self.imported_bundle(&id, task.submitted, imported).await?;
-        Ok(bundle.ok().map(|bundle| TakenOver {
+        Ok(bundle.ok().map(|bundle| ImportedTask {
             key: *key,
             links,
             bundle,
@@ -224,7 +226,7 @@ pub(crate) fn digest_in(bundle: &Bundle, uri: &str) -> Option<Digest> {
                     Ok(Kind::ArtifactCreated | Kind::ArtifactUpdated)
                 )
         })
-        .filter_map(|(_, event)| Digest::parse(event.payload.get("sha256")?.as_str()?).ok())
+        .filter_map(|(_, event)| payload::ArtifactUpdated::of(&event.payload).sha256())
         .last()?;
     bundle.blobs().get(&content).map(|bytes| sha256(bytes))
 }

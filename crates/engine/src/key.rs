@@ -1,9 +1,12 @@
 //! API keys: each change is an event, in the same commit as the table that authenticates.
+//!
+//! Beside dispatch and the turn, because nobody asks for it over a transport and there need not be an engine: the operator
+//! changes keys of a server that is not running. The store checks the version, as of any commit.
 
 use domain::{KeyChange, Refusal, Scratch, State, Timestamp, change_key, seal};
 
 use crate::engine::Engine;
-use crate::port::{ApiKey, Commit, CommitError, Expected, SealedTurn, Store, StoredEvent};
+use crate::port::{ApiKey, Commit, CommitError, ExpectedVersion, SealedTurn, Store, StoredEvent};
 use crate::refused::Refused;
 
 /// How often a change is tried again when somebody else changed the same key.
@@ -75,7 +78,7 @@ async fn try_change(
     let drafts: Vec<_> = changes.into_iter().map(draft).collect();
     let log = store.name().clone();
     let key = key.clone();
-    let expected = Expected {
+    let expected = ExpectedVersion {
         id: key.id.as_str().into(),
         version: known.as_ref().map_or(0, |known| known.version),
     };

@@ -45,16 +45,16 @@ pub use dispatch::{Answer, Idempotency, Settle};
 pub use domain::{Activity, Extra, View};
 pub use engine::{Engine, Parts};
 pub use field::{FieldFrame, FieldName, FieldRefused, FieldStream, FieldView, Retraction};
-pub use govern::{Demands, Least, WaitingApproval};
+pub use govern::{Demands, MinimumMode, WaitingApproval};
 pub use key::{change_api_key, settle_api_keys};
 pub use limits::Limits;
 pub use log_tree::{
-    Beginning, Proof, names_signing_key, newest_checkpoint, newest_keys, seal_first,
+    HeadReason, Proof, names_signing_key, newest_checkpoint, newest_keys, seal_first,
 };
 pub use metrics::{Histogram, Metrics};
 pub use offline::Offline;
-pub use proof::{ReceiptForm, VerifyRequest};
-pub use read::{EventPage, EventRange, Filters, ListRequest, Look, Order, Page};
+pub use proof::ReceiptForm;
+pub use read::{EventPage, EventRange, Filters, ListOrder, ListRequest, Page, Selection};
 pub use receipt::Authority;
 pub use refused::Refused;
 pub use share::{NoShare, Shares};

@@ -9,14 +9,15 @@ use std::time::Duration;
 
 use canon::{Digest, Value};
 use domain::{
-    BatchId, Command, CosignHead, Document, Order, Position, ResourceKind, Scratch, SealHead,
-    State, Timestamp, decide, seal,
+    BatchId, Command, CosignHead, Document, Order, Position, Request, ResourceKind, Scratch,
+    SealHead, State, Timestamp, decide, payload, seal,
 };
 use receipts::merkle::{self, Frontier};
 use receipts::note::{Checkpoint, Note, NoteKey, SignatureLine};
 use receipts::tiles::{self, Tile};
 
 use crate::caller::Caller;
+use crate::dispatch::{Answer, Settle};
 use crate::engine::Engine;
 use crate::port::{
     BoxFuture, Commit, ListQuery, NewestQuery, Scope, SealedTurn, Store, StoreFault, StoredEvent,
@@ -45,30 +46,30 @@ pub struct Proof {
 
 /// Why a receipt was not proven.
 #[derive(Debug)]
-pub(crate) enum Unproven {
+pub(crate) enum ProofFailure {
     /// Somebody or something refused.
     Refused(Refused),
     /// The stored tree does not hold together: a verdict for whoever verifies, a fault for whoever wants a proof.
     Broken(String),
 }
 
-impl From<Refused> for Unproven {
+impl From<Refused> for ProofFailure {
     fn from(refused: Refused) -> Self {
-        Unproven::Refused(refused)
+        ProofFailure::Refused(refused)
     }
 }
 
-impl From<StoreFault> for Unproven {
+impl From<StoreFault> for ProofFailure {
     fn from(fault: StoreFault) -> Self {
-        Unproven::Refused(fault.into())
+        ProofFailure::Refused(fault.into())
     }
 }
 
-impl From<Unproven> for Refused {
-    fn from(unproven: Unproven) -> Self {
+impl From<ProofFailure> for Refused {
+    fn from(unproven: ProofFailure) -> Self {
         match unproven {
-            Unproven::Refused(refused) => refused,
-            Unproven::Broken(detail) => Refused::Internal { detail },
+            ProofFailure::Refused(refused) => refused,
+            ProofFailure::Broken(detail) => Refused::Internal { detail },
         }
     }
 }
@@ -232,29 +233,36 @@ impl Engine {
         }
     }
 
-    /// Adds the signature line of a configured witness to a head, when it holds and is not there yet.
+    /// Adds the signature line of a witness to a head: [`Request::CosignHead`] without a key, because a line that is there
+    /// is not added again.
     ///
     /// # Errors
-    /// The caller lacks the scope; the line is malformed; there is no such head or it is hidden; the store failed.
+    /// As [`Engine::dispatch`].
     pub fn cosign<'a>(
         &'a self,
         caller: &'a Caller,
-        batch: &'a str,
-        line: &'a str,
-    ) -> BoxFuture<'a, Result<String, Refused>> {
+        id: BatchId,
+        line: &str,
+    ) -> BoxFuture<'a, Result<Answer, Refused>> {
+        let line = line.to_owned();
+        let request = Request::CosignHead { id, line };
         // As with [`Engine::start`]: it takes a turn.
-        Box::pin(self.cosign_head(caller, batch, line))
+        Box::pin(self.dispatch(caller, request, None, Settle::Window))
     }
 
-    async fn cosign_head(
+    /// Checks a signature line and compares it with those that the head has.
+    pub(crate) async fn build_cosignature(
         &self,
         caller: &Caller,
-        batch: &str,
+        id: BatchId,
         line: &str,
-    ) -> Result<String, Refused> {
-        caller.require("receipts:write")?;
-        // Heads belong to no Workspace: a caller that is bound to some does not see them.
-        let batch = self.get(caller, ResourceKind::Batch, batch).await?.document;
+    ) -> Result<CosignHead, Refused> {
+        let batch = self
+            .visible(caller, ResourceKind::Batch, id.as_str())
+            .await?;
+        let State::Batch(state) = &batch.state else {
+            return Err(no_batch());
+        };
         let invalid = |message: String| {
             Refused::Domain(domain::Refusal::Invalid {
                 param: "line",
@@ -263,33 +271,23 @@ impl Engine {
         };
         let parsed =
             SignatureLine::parse(line.trim_end()).map_err(|error| invalid(error.to_string()))?;
-        let line = parsed.write();
-        let line = line.trim_end().to_owned();
+        let line = parsed.write().trim_end().to_owned();
         let known = self.checkpoint_of(&batch).await?;
-        if known.lines().any(|existing| existing == line) {
-            return Ok(known);
+        let is_new = known.lines().all(|existing| existing != line);
+        if is_new {
+            self.check_witness(&known, &parsed).map_err(invalid)?;
+            if known.lines().count() >= receipts::note::NOTE_SIGNATURES_MAX {
+                return Err(Refused::Busy {
+                    what: "signatures of a checkpoint",
+                });
+            }
         }
-        self.check_witness(&known, &parsed).map_err(invalid)?;
-        if known.lines().count() >= receipts::note::NOTE_SIGNATURES_MAX {
-            return Err(Refused::Busy {
-                what: "signatures of a checkpoint",
-            });
-        }
-        let id = BatchId::parse(&batch.id).map_err(|error| Refused::Internal {
-            detail: error.to_string(),
-        })?;
-        let command = Command {
-            actor: caller.actor.clone(),
-            idempotency_key: None,
-            order: Order::CosignHead(CosignHead { id, line }),
-        };
-        self.order(command, None, Lease::None).await?;
-        match self.shared.store.document(&batch.id).await? {
-            Some(document) => self.checkpoint_of(&document).await,
-            None => Err(Refused::Internal {
-                detail: "a batch went away".to_owned(),
-            }),
-        }
+        Ok(CosignHead {
+            id,
+            line,
+            compared: state.cosigned.len(),
+            is_new,
+        })
     }
 
     /// Proves that a receipt is in the log, sealing a head if none covers it yet.
@@ -297,14 +295,14 @@ impl Engine {
         &self,
         key: Position,
         receipt_hash: Digest,
-    ) -> Result<Proof, Unproven> {
+    ) -> Result<Proof, ProofFailure> {
         let mut index = self.shared.store.leaf_index(key).await?;
         if index.is_none() {
             self.assign_leaves().await?;
             index = self.shared.store.leaf_index(key).await?;
         }
         let Some(leaf_index) = index else {
-            return Err(Unproven::Broken("a receipt without a leaf".to_owned()));
+            return Err(ProofFailure::Broken("a receipt without a leaf".to_owned()));
         };
         let mut newest = self.newest_batch().await?;
         if newest
@@ -315,9 +313,9 @@ impl Engine {
             newest = self.newest_batch().await?;
         }
         let Some((batch, size, root)) = newest else {
-            return Err(Unproven::Broken("no sealed head".to_owned()));
+            return Err(ProofFailure::Broken("no sealed head".to_owned()));
         };
-        let broken = |error: tiles::ProofError| Unproven::Broken(error.to_string());
+        let broken = |error: tiles::ProofError| ProofFailure::Broken(error.to_string());
         let needed = tiles::inclusion_tiles(leaf_index, size).map_err(broken)?;
         let fetched = self.fetch_tiles(needed).await?;
         let path = tiles::inclusion(
@@ -433,8 +431,7 @@ pub async fn newest_keys(store: &dyn Store) -> Result<Option<Digest>, Refused> {
         return Ok(None);
     };
     let payload = crate::view::payload(store, batch.source).await?;
-    let keys = payload.get("keys").and_then(canon::Value::as_str);
-    Ok(keys.and_then(|text| Digest::parse(text).ok()))
+    Ok(payload::TreeHeadSealed::of(&payload).keys())
 }
 
 /// True when the log names a key that signed: in a receipt, a decision or a head.
@@ -454,24 +451,23 @@ pub async fn names_signing_key(store: &dyn Store) -> Result<bool, Refused> {
     Ok(false)
 }
 
+fn no_batch() -> Refused {
+    Refused::Internal {
+        detail: "the document is not a receipt batch".to_owned(),
+    }
+}
+
 async fn checkpoint_in(store: &dyn Store, document: &Document) -> Result<String, Refused> {
     let State::Batch(batch) = &document.state else {
-        return Err(Refused::Internal {
-            detail: "the document is not a receipt batch".to_owned(),
-        });
+        return Err(no_batch());
     };
-    let text = |payload: &canon::Map<String, canon::Value>, member: &str| {
-        payload
-            .get(member)
-            .and_then(canon::Value::as_str)
-            .unwrap_or_default()
-            .to_owned()
-    };
-    let payload = crate::view::payload(store, batch.source).await?;
-    let mut checkpoint = text(&payload, "checkpoint");
+    let sealed = crate::view::payload(store, batch.source).await?;
+    let checkpoint = payload::TreeHeadSealed::of(&sealed).checkpoint();
+    let mut checkpoint = checkpoint.unwrap_or_default().to_owned();
     for position in &batch.cosigned {
-        let payload = crate::view::payload(store, *position).await?;
-        checkpoint.push_str(&text(&payload, "line"));
+        let cosigned = crate::view::payload(store, *position).await?;
+        let line = payload::TreeHeadCosigned::of(&cosigned).line();
+        checkpoint.push_str(line.unwrap_or_default());
         checkpoint.push('\n');
     }
     Ok(checkpoint)
@@ -486,7 +482,7 @@ pub async fn seal_first(
     store: &dyn Store,
     authority: &Authority,
     (id, now): (BatchId, Timestamp),
-    begins: Beginning,
+    begins: HeadReason,
 ) -> Result<Position, Refused> {
     let internal = |detail: String| Refused::Internal { detail };
     let tree = store.tree().await?;
@@ -525,7 +521,7 @@ pub async fn seal_first(
 
 /// What begins with a head.
 #[derive(Debug, Clone, PartialEq)]
-pub enum Beginning {
+pub enum HeadReason {
     /// A new origin, after a loss.
     Recovery(Value),
     /// Another signing key, by a statement that both keys signed.
@@ -538,7 +534,7 @@ fn head_of(
     authority: &Authority,
     id: BatchId,
     previous_root: Option<Digest>,
-    begins: Option<Beginning>,
+    begins: Option<HeadReason>,
 ) -> Result<Command, Refused> {
     let root = frontier(tree)?.root();
     let checkpoint = Checkpoint {
@@ -560,12 +556,12 @@ fn head_of(
         previous_root,
         checkpoint: note.write(),
         recovered: match &begins {
-            Some(Beginning::Recovery(said)) => Some(said.clone()),
-            Some(Beginning::Rotation(_)) | None => None,
+            Some(HeadReason::Recovery(said)) => Some(said.clone()),
+            Some(HeadReason::Rotation(_)) | None => None,
         },
         rotation: match begins {
-            Some(Beginning::Rotation(said)) => Some(said),
-            Some(Beginning::Recovery(_)) | None => None,
+            Some(HeadReason::Rotation(said)) => Some(said),
+            Some(HeadReason::Recovery(_)) | None => None,
         },
         keys: Some(authority.keys.state()),
     };

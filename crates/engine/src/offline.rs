@@ -5,14 +5,14 @@ use domain::ModelUse;
 use serde_json::json;
 
 use crate::port::{BoxFuture, Deltas, Performer};
-use runs::workflow::{Effect, EffectKind, Performed};
+use runs::workflow::{Effect, EffectKind, EffectOutcome};
 
 /// Answers model calls from the request alone, so that a fresh server does something useful without any key.
 #[derive(Debug, Clone, Copy)]
 pub struct Offline;
 
 impl Performer for Offline {
-    fn perform(&self, effect: Effect, _deltas: Deltas) -> BoxFuture<'static, Performed> {
+    fn perform(&self, effect: Effect, _deltas: Deltas) -> BoxFuture<'static, EffectOutcome> {
         match effect.kind {
             EffectKind::Model => Box::pin(std::future::ready(answer(&effect))),
             EffectKind::Hold => Box::pin(std::future::pending()),
@@ -23,7 +23,7 @@ impl Performer for Offline {
             | EffectKind::Time
             | EffectKind::Random
             | EffectKind::Memory
-            | EffectKind::Ask(_) => Box::pin(std::future::ready(Performed::error(
+            | EffectKind::Ask(_) => Box::pin(std::future::ready(EffectOutcome::error(
                 "not_available",
                 format!(
                     "`{}` needs something outside, and this program was started without",
@@ -35,7 +35,7 @@ impl Performer for Offline {
 }
 
 /// Returns a response in the common chat-completion shape.
-fn answer(effect: &Effect) -> Performed {
+fn answer(effect: &Effect) -> EffectOutcome {
     let said = match effect.request.pointer("/messages/0/content") {
         Some(Value::String(text)) => text.clone(),
         Some(other) => other.to_string(),
@@ -59,7 +59,7 @@ fn answer(effect: &Effect) -> Performed {
         "choices": [{"index": 0, "finish_reason": "stop", "message": {"role": "assistant", "content": content}}],
         "usage": {"prompt_tokens": 0, "completion_tokens": 0, "total_tokens": 0},
     });
-    Performed {
+    EffectOutcome {
         // Its price is known: it costs nothing.
         model: Some(ModelUse {
             provider: "offline".to_owned(),
@@ -70,6 +70,6 @@ fn answer(effect: &Effect) -> Performed {
             price_table: None,
             usage_unknown: false,
         }),
-        ..Performed::ok(value)
+        ..EffectOutcome::ok(value)
     }
 }

@@ -19,9 +19,10 @@ pub use layered::{Call, Layer, Layered};
 pub use memory::MemoryStore;
 pub use news::{News, Publisher};
 pub use store::{
-    ApiKey, BlobStore, Claim, ClaimScope, Commit, CommitError, Committed, Erased, Expected, Fence,
-    FieldSegment, Heartbeat, Incoming, KeptSegment, KeyStore, LastEvents, LeaseName, LeaseRequest,
-    LeaseStore, ListQuery, NewestQuery, ReadEvents, Scope, Seal, SealedTurn, SegmentStore, Store,
-    StoreFault, Stored, StoredEvent, Tree, TreeAppend, TreeStore, UnusableSegment, Whose,
+    ApiKey, BlobStore, Claim, ClaimScope, Commit, CommitError, Committed, Erased, ExpectedVersion,
+    Fence, FieldSegment, Heartbeat, Incoming, KeyStore, LastEvents, LeaseName, LeaseOwners,
+    LeaseRequest, LeaseStore, ListQuery, NewestQuery, ReadEvents, Scope, Seal, SealedTurn,
+    SegmentStore, StorageUse, Store, StoreFault, StoredEvent, StoredSegment, Tree, TreeAppend,
+    TreeStore, UnusableSegment,
 };
 pub use world::{BoxFuture, Clock, Deltas, Ids, KeepSecretError, Performer, SecretKeeper, Spawn};

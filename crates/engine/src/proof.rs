@@ -5,8 +5,8 @@ use std::sync::Arc;
 
 use canon::{Digest, Map, Value};
 use domain::{
-    Command, Document, Event, Order, Position, Receipt, ReceiptId, RecordVerification, Refusal,
-    ResourceKind, State, View,
+    Document, Event, Position, Receipt, ReceiptCheck, ReceiptId, RecordVerification, Refusal,
+    ResourceKind, State, View, payload,
 };
 use receipts::verify::{
     Batch, Check, Code, Evidence, Form, Inclusion, Keys, Predecessor, References, Report,
@@ -14,25 +14,12 @@ use receipts::verify::{
 };
 use serde_json::json;
 
-use crate::caller::{Caller, workspace_of};
-use crate::dispatch::{Answer, Idempotency};
+use crate::caller::Caller;
 use crate::engine::Engine;
 use crate::imported;
-use crate::log_tree::{Proof, Unproven};
+use crate::log_tree::{Proof, ProofFailure};
 use crate::read::{ListRequest, Page, next_page};
 use crate::refused::Refused;
-use crate::turn::{Lease, Written};
-
-/// What a caller asks of a verification.
-#[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub struct VerifyRequest {
-    /// A key, by id or thumbprint, that must have signed.
-    pub trust_anchor: Option<String>,
-    /// The time at which keys must have been valid, RFC 3339.
-    pub at_time: Option<String>,
-    /// Whether only the document is asked about, not who signed it. Such an answer is never `valid`.
-    pub integrity_only: bool,
-}
 
 /// A receipt as it is stored.
 #[derive(Debug, Clone, PartialEq)]
@@ -175,79 +162,30 @@ impl Engine {
         }
     }
 
-    /// Verifies a receipt of this log without a trace.
-    ///
-    /// # Errors
-    /// As [`Self::verify_receipt`].
-    pub async fn judge_receipt(
-        &self,
-        caller: &Caller,
-        id: &str,
-        request: &VerifyRequest,
-    ) -> Result<(bool, Option<String>, Value), Refused> {
-        let order = self.judged(caller, id, request).await?;
-        Ok((order.valid, order.reason, order.details))
-    }
-
-    /// Verifies a receipt of this log and records the verdict.
+    /// Verifies a receipt of this log without a trace; [`domain::Request::VerifyReceipt`] records the verdict.
     ///
     /// # Errors
     /// It does not exist or is hidden; the caller lacks the scope; the store failed. An invalid receipt is a
     /// verdict, not an error.
-    pub async fn verify_receipt(
+    pub async fn judge_receipt(
         &self,
         caller: &Caller,
-        id: &str,
-        request: &VerifyRequest,
-        idempotency: Option<Idempotency>,
-    ) -> Result<Answer, Refused> {
-        if self.is_draining() {
-            return Err(Refused::Draining);
-        }
-        caller.require("receipts:read")?;
-        caller.require("receipts:write")?;
-        let document = self.visible(caller, ResourceKind::Receipt, id).await?;
-        let workspace = workspace_of(&document);
-        let claim = idempotency
-            .as_ref()
-            .map(|given| self.claim(caller, workspace.as_ref(), given));
-        // A repeated request gets its first answer; the receipt is not examined for it.
-        let repeated = match claim {
-            Some(claim) => self.claimed(claim).await?,
-            None => None,
-        };
-        let done = match repeated {
-            Some(done) => done,
-            None => {
-                let order = self.judged(caller, id, request).await?;
-                let command = Command {
-                    actor: caller.actor.clone(),
-                    idempotency_key: idempotency.map(|given| given.key),
-                    order: Order::RecordVerification(order),
-                };
-                self.order(command, claim, Lease::None).await?
-            }
-        };
-
-        let event = self.event_at(done.answer).await?;
-        let newest = self.shared.store.document(id).await?;
-        let document = newest.unwrap_or(document);
-        Ok(Answer {
-            view: self.view(caller, document, &Written::default()).await?,
-            event: event.map(Arc::new),
-            changed: done.changed,
-        })
+        id: &ReceiptId,
+        check: &ReceiptCheck,
+    ) -> Result<(bool, Option<String>, Value), Refused> {
+        let order = self.judged(caller, id, check).await?;
+        Ok((order.valid, order.reason, order.details))
     }
 
     /// Examines a receipt of this log and returns the verdict as it would be recorded.
-    async fn judged(
+    pub(crate) async fn judged(
         &self,
         caller: &Caller,
-        id: &str,
-        request: &VerifyRequest,
+        id: &ReceiptId,
+        check: &ReceiptCheck,
     ) -> Result<RecordVerification, Refused> {
-        caller.require("receipts:read")?;
-        let view = self.get(caller, ResourceKind::Receipt, id).await?;
+        must_be_time(check)?;
+        let view = self.get(caller, ResourceKind::Receipt, id.as_str()).await?;
         let State::Receipt(receipt) = view.document.state.clone() else {
             return Err(Refused::Internal {
                 detail: "the document is not a receipt".to_owned(),
@@ -256,13 +194,10 @@ impl Engine {
         // As stored, damaged or not: the verdict shall say what is wrong with it.
         let bytes = self.shared.store.blob_as_stored(receipt.content).await?;
         let (report, merkle) = self
-            .examine(&view.document, &receipt, bytes.as_deref(), request)
+            .examine(&view.document, &receipt, bytes.as_deref(), check)
             .await?;
-        let id = ReceiptId::parse(id).map_err(|error| Refused::Internal {
-            detail: error.to_string(),
-        })?;
         Ok(RecordVerification {
-            id,
+            id: id.clone(),
             valid: report.is_valid(),
             reason: report.reason().map(|code| code.as_str().to_owned()),
             details: match (details(&report, merkle), receipt.imported) {
@@ -280,14 +215,14 @@ impl Engine {
         document: &Document,
         receipt: &Receipt,
         bytes: Option<&[u8]>,
-        request: &VerifyRequest,
+        check: &ReceiptCheck,
     ) -> Result<(Report, Value), Refused> {
         let proof = match receipt.imported {
             true => None,
             false => match self.prove(document.key, receipt.receipt_hash).await {
                 Ok(proof) => Some(Ok(proof)),
-                Err(Unproven::Broken(problem)) => Some(Err(problem)),
-                Err(Unproven::Refused(refused)) => return Err(refused),
+                Err(ProofFailure::Broken(problem)) => Some(Err(problem)),
+                Err(ProofFailure::Refused(refused)) => return Err(refused),
             },
         };
         let known = proof.as_ref().and_then(|proof| proof.as_ref().ok());
@@ -312,9 +247,9 @@ impl Engine {
             },
             batches: &batches,
             inclusion: inclusion.as_ref(),
-            keys: self.keys_for(request),
-            at_time: request.at_time.as_deref(),
-            trust_anchor: request.trust_anchor.as_deref(),
+            keys: self.keys_for(check),
+            at_time: check.at_time.as_deref(),
+            trust_anchor: check.trust_anchor.as_deref(),
             references: Some(&references),
         };
         let mut report = verify(bytes.unwrap_or_default(), &evidence);
@@ -437,7 +372,7 @@ impl Engine {
         {
             return Ok(Some(canon::sha256(&stored.bytes)));
         }
-        let value = event.payload.get("value");
+        let value = payload::EffectRecorded::of(&event.payload).value();
         Ok(value.map(|value| canon::sha256(&canon::jcs(value))))
     }
 
@@ -490,9 +425,10 @@ impl Engine {
         &self,
         caller: &Caller,
         bytes: &[u8],
-        request: &VerifyRequest,
+        check: &ReceiptCheck,
     ) -> Result<(bool, Option<String>, Value), Refused> {
         caller.require("receipts:read")?;
+        must_be_time(check)?;
         let mut batches = self.named_batch(bytes).await?;
         let inclusion = self.stored_inclusion(caller, bytes).await?;
         batches.extend(inclusion.as_ref().map(|inclusion| inclusion.batch));
@@ -501,9 +437,9 @@ impl Engine {
             predecessor: Predecessor::NotAsked,
             batches: &batches,
             inclusion: inclusion.as_ref(),
-            keys: self.keys_for(request),
-            at_time: request.at_time.as_deref(),
-            trust_anchor: request.trust_anchor.as_deref(),
+            keys: self.keys_for(check),
+            at_time: check.at_time.as_deref(),
+            trust_anchor: check.trust_anchor.as_deref(),
             references: None,
         };
         let mut report = verify(bytes, &evidence);
@@ -550,8 +486,8 @@ impl Engine {
                 path: proof.path,
             })),
             // Its own verification tells what is wrong with the tree.
-            Err(Unproven::Broken(_)) => Ok(None),
-            Err(Unproven::Refused(refused)) => Err(refused),
+            Err(ProofFailure::Broken(_)) => Ok(None),
+            Err(ProofFailure::Refused(refused)) => Err(refused),
         }
     }
 
@@ -590,8 +526,8 @@ impl Engine {
         Ok(())
     }
 
-    fn keys_for(&self, request: &VerifyRequest) -> Keys<'_> {
-        match request.integrity_only {
+    fn keys_for(&self, check: &ReceiptCheck) -> Keys<'_> {
+        match check.integrity_only {
             true => Keys::NotAsked,
             false => Keys::Given(&self.shared.authority.keys),
         }
@@ -600,6 +536,16 @@ impl Engine {
     /// Who signs receipts here.
     pub fn authority(&self) -> &crate::receipt::Authority {
         &self.shared.authority
+    }
+}
+
+fn must_be_time(check: &ReceiptCheck) -> Result<(), Refused> {
+    match check.at_time.as_deref().map(receipts::seconds_of) {
+        Some(None) => Err(Refused::Domain(Refusal::Invalid {
+            param: "at_time",
+            message: "`at_time` must be an RFC 3339 time".to_owned(),
+        })),
+        Some(Some(_)) | None => Ok(()),
     }
 }
 

@@ -24,7 +24,7 @@ const MIB: u64 = 1024 * 1024;
 
 /// What room is kept in.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) enum Room {
+pub(crate) enum QuotaPool {
     /// What everything takes.
     Common,
     /// What readings of memories take: they must not use up what others write in.
@@ -45,17 +45,17 @@ struct Bytes {
 }
 
 impl Pending {
-    fn of(&self, room: Room) -> &Bytes {
+    fn of(&self, room: QuotaPool) -> &Bytes {
         match room {
-            Room::Common => &self.common,
-            Room::Apart => &self.apart,
+            QuotaPool::Common => &self.common,
+            QuotaPool::Apart => &self.apart,
         }
     }
 
-    fn of_mut(&mut self, room: Room) -> &mut Bytes {
+    fn of_mut(&mut self, room: QuotaPool) -> &mut Bytes {
         match room {
-            Room::Common => &mut self.common,
-            Room::Apart => &mut self.apart,
+            QuotaPool::Common => &mut self.common,
+            QuotaPool::Apart => &mut self.apart,
         }
     }
 }
@@ -73,14 +73,14 @@ impl Bytes {
 
 /// Room that is reserved until what takes it is committed and counted, and given back when dropped.
 #[derive(Debug)]
-pub(crate) struct Reserved {
+pub(crate) struct QuotaReservation {
     shared: Arc<Shared>,
-    room: Room,
+    room: QuotaPool,
     workspace: Position,
     bytes: u64,
 }
 
-impl Drop for Reserved {
+impl Drop for QuotaReservation {
     fn drop(&mut self) {
         let mut reserved = self.shared.reserved();
         let reserved = reserved.of_mut(self.room);
@@ -103,10 +103,10 @@ impl Shared {
     /// Keeps room for what a Workspace is about to store, if it may.
     pub(crate) fn reserve(
         self: &Arc<Self>,
-        room: Room,
+        room: QuotaPool,
         workspace: Position,
         bytes: u64,
-    ) -> Result<Reserved, Refused> {
+    ) -> Result<QuotaReservation, Refused> {
         let mut reserved = self.reserved();
         self.has_room(room, workspace, reserved.of(room), bytes)?;
         reserved.of_mut(room).add(workspace, bytes);
@@ -115,14 +115,23 @@ impl Shared {
     }
 
     /// Keeps room for what is stored whatever the limit says.
-    pub(crate) fn reserve_anyway(self: &Arc<Self>, workspace: Position, bytes: u64) -> Reserved {
-        let room = Room::Common;
+    pub(crate) fn reserve_anyway(
+        self: &Arc<Self>,
+        workspace: Position,
+        bytes: u64,
+    ) -> QuotaReservation {
+        let room = QuotaPool::Common;
         self.reserved().of_mut(room).add(workspace, bytes);
         self.reservation(room, workspace, bytes)
     }
 
-    fn reservation(self: &Arc<Self>, room: Room, workspace: Position, bytes: u64) -> Reserved {
-        Reserved {
+    fn reservation(
+        self: &Arc<Self>,
+        room: QuotaPool,
+        workspace: Position,
+        bytes: u64,
+    ) -> QuotaReservation {
+        QuotaReservation {
             shared: Arc::clone(self),
             room,
             workspace,
@@ -132,15 +141,15 @@ impl Shared {
 
     fn has_room(
         &self,
-        room: Room,
+        room: QuotaPool,
         workspace: Position,
         pending: &Bytes,
         bytes: u64,
     ) -> Result<(), Refused> {
         let max = self.limits.stored_bytes_max;
         let stored = match room {
-            Room::Common => self.store.stored(workspace),
-            Room::Apart => self.store.stored_apart(workspace),
+            QuotaPool::Common => self.store.stored(workspace),
+            QuotaPool::Apart => self.store.stored_apart(workspace),
         };
         let Some(stored) = stored else {
             return Ok(());
@@ -177,7 +186,7 @@ impl Engine {
         // Mostly there is room, whoever it is.
         let total = all
             .total
-            .saturating_add(self.shared.reserved().of(Room::Common).total);
+            .saturating_add(self.shared.reserved().of(QuotaPool::Common).total);
         match total.saturating_add(bytes) <= max {
             true => Ok(()),
             false => self.reserve(workspace, bytes).await.map(drop),
@@ -189,7 +198,7 @@ impl Engine {
         &self,
         workspace: Option<&WorkspaceId>,
         bytes: u64,
-    ) -> Result<Option<Reserved>, Refused> {
+    ) -> Result<Option<QuotaReservation>, Refused> {
         let store = &self.shared.store;
         let (Some(workspace), Some(_)) = (workspace, store.stored(Position::START)) else {
             return Ok(None);
@@ -206,7 +215,7 @@ impl Engine {
             return Ok(None);
         };
         self.shared
-            .reserve(Room::Common, workspace, bytes)
+            .reserve(QuotaPool::Common, workspace, bytes)
             .map(Some)
     }
 
@@ -228,9 +237,18 @@ impl Engine {
     }
 }
 
-/// Returns how much a request adds to what is stored, at least; none when it adds little and ends something: who has too
-/// much must still be able to stop.
-pub(crate) fn added(request: &Request) -> Option<u64> {
+/// What a request adds to what is stored.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Added {
+    /// So little that it is not held to the limit: who has too much must still be able to stop.
+    Little,
+    /// At least so many bytes.
+    AtLeast(u64),
+    /// So many bytes, which are stored before its turn.
+    BeforeItsTurn(u64),
+}
+
+pub(crate) fn added(request: &Request) -> Added {
     match request {
         Request::CreateSession(_)
         | Request::UpdateSession(_)
@@ -243,11 +261,13 @@ pub(crate) fn added(request: &Request) -> Option<u64> {
         | Request::CreateBranch(_)
         | Request::RegisterArtifact(_)
         | Request::CreateVault(_)
-        | Request::UpdateWorkspace(_) => Some(1),
-        Request::ImportTask { bundle, .. } => Some(bundle.len() as u64),
-        Request::Govern(Govern::Open(_) | Govern::OpenWorkflow(_)) => Some(1),
+        | Request::CreateLocalVault
+        | Request::UpdateWorkspace(_) => Added::AtLeast(1),
+        Request::ImportTask { bundle, .. } => Added::BeforeItsTurn(bundle.len() as u64),
+        Request::AttachContent { bytes, .. } => Added::BeforeItsTurn(*bytes),
+        Request::Govern(Govern::Open(_) | Govern::OpenWorkflow(_)) => Added::AtLeast(1),
         // An offer that was made can be answered.
-        Request::Govern(Govern::Handoff { .. }) => None,
+        Request::Govern(Govern::Handoff { .. }) => Added::Little,
         Request::Govern(Govern::Do { operation, .. }) => match &**operation {
             GovernedOperation::Preflight(_)
             | GovernedOperation::Propose(_)
@@ -255,7 +275,7 @@ pub(crate) fn added(request: &Request) -> Option<u64> {
             | GovernedOperation::SetFilter { .. }
             | GovernedOperation::ReportBypass { .. }
             | GovernedOperation::Offer(_)
-            | GovernedOperation::Capture { .. } => Some(1),
+            | GovernedOperation::Capture { .. } => Added::AtLeast(1),
             // What was allowed is recorded to its end, and whoever has too much can stop.
             GovernedOperation::Report(_)
             | GovernedOperation::Decide(_)
@@ -267,7 +287,7 @@ pub(crate) fn added(request: &Request) -> Option<u64> {
             | GovernedOperation::CloseOffer { .. }
             | GovernedOperation::Resume
             | GovernedOperation::Tick
-            | GovernedOperation::Lose => None,
+            | GovernedOperation::Lose => Added::Little,
         },
         Request::CreateWorkspace(_)
         | Request::CreatePersona(_)
@@ -275,21 +295,23 @@ pub(crate) fn added(request: &Request) -> Option<u64> {
         | Request::CloseSession(_)
         | Request::TruncateSession { .. }
         | Request::CancelTask { .. }
-        | Request::RespondPermission { .. } => None,
+        | Request::RespondPermission { .. }
+        | Request::VerifyReceipt { .. }
+        | Request::CosignHead { .. } => Added::Little,
     }
 }
 
 /// Returns the room that an order must find in its turn; none for results of work that was taken on, what ends, decides or
 /// erases something, and content whose room is reserved.
-pub(crate) fn room_for(order: &Order) -> Option<Room> {
+pub(crate) fn room_for(order: &Order) -> Option<QuotaPool> {
     if let Order::WriteField(order) = order {
         return match order.room {
-            FieldRoom::Taken => Some(Room::Common),
-            FieldRoom::Apart => Some(Room::Apart),
+            FieldRoom::Taken => Some(QuotaPool::Common),
+            FieldRoom::Apart => Some(QuotaPool::Apart),
             FieldRoom::Free => None,
         };
     }
-    is_held_to_limit(order).then_some(Room::Common)
+    is_held_to_limit(order).then_some(QuotaPool::Common)
 }
 
 fn is_held_to_limit(order: &Order) -> bool {

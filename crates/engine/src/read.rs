@@ -12,7 +12,7 @@ use crate::port::{
 };
 use crate::refused::Refused;
 use crate::transfer::Download;
-use crate::turn::Written;
+use crate::turn::CommitContents;
 
 /// Reads the next page of a Task's events after a position, which moves on with it; none when there are no more. Page by
 /// page, so that others have their turn in between.
@@ -66,7 +66,7 @@ const OPEN_MAX: usize = 10_000;
 
 /// The order of a list.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub enum Order {
+pub enum ListOrder {
     /// As they were created.
     #[default]
     OldestFirst,
@@ -76,7 +76,7 @@ pub enum Order {
 
 /// What a test says of a document of a list.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Look {
+pub enum Selection {
     /// It belongs to the list.
     Keep,
     /// It does not.
@@ -146,7 +146,8 @@ impl Engine {
     ) -> Result<View, Refused> {
         caller.require(read_scope(kind))?;
         let document = self.visible(caller, kind, id).await?;
-        self.view(caller, document, &Written::default()).await
+        self.view(caller, document, &CommitContents::default())
+            .await
     }
 
     /// Lists resources, ordered by creation.
@@ -191,9 +192,9 @@ impl Engine {
         &self,
         caller: &Caller,
         request: ListRequest,
-        order: Order,
+        order: ListOrder,
         open_only: bool,
-        first: impl Fn(&Document) -> Look,
+        first: impl Fn(&Document) -> Selection,
         second: impl Fn(&View) -> bool,
     ) -> Result<Page, Refused> {
         caller.require(read_scope(request.kind))?;
@@ -202,9 +203,9 @@ impl Engine {
             _ => self.scopes(caller, &request.filters).await?,
         };
         let mut at = match (order, request.after) {
-            (Order::OldestFirst, after) => after,
-            (Order::NewestFirst, Position::START) => self.shared.store.head().plus(1),
-            (Order::NewestFirst, before) => before,
+            (ListOrder::OldestFirst, after) => after,
+            (ListOrder::NewestFirst, Position::START) => self.shared.store.head().plus(1),
+            (ListOrder::NewestFirst, before) => before,
         };
         let mut views: Vec<View> = Vec::new();
         let mut looked_at = 0;
@@ -220,15 +221,15 @@ impl Engine {
                 at = document.key;
                 looked_at += 1;
                 match first(&document) {
-                    Look::Keep => kept.push(document),
-                    Look::Skip => {}
-                    Look::Stop => {
+                    Selection::Keep => kept.push(document),
+                    Selection::Skip => {}
+                    Selection::Stop => {
                         is_over = true;
                         break;
                     }
                 }
             }
-            for view in self.views(caller, kept, &Written::default()).await? {
+            for view in self.views(caller, kept, &CommitContents::default()).await? {
                 if !second(&view) {
                     continue;
                 }
@@ -256,7 +257,7 @@ impl Engine {
         &self,
         scopes: &[Scope],
         kind: ResourceKind,
-        order: Order,
+        order: ListOrder,
         open_only: bool,
         at: Position,
         limit: usize,
@@ -267,7 +268,7 @@ impl Engine {
         for scope in scopes {
             documents.extend(match order {
                 // What is open is few: the index of it is read from its beginning.
-                Order::NewestFirst if open_only => {
+                ListOrder::NewestFirst if open_only => {
                     let query = ListQuery {
                         kind,
                         scope: *scope,
@@ -280,7 +281,7 @@ impl Engine {
                         .filter(|document| document.key < at)
                         .collect()
                 }
-                Order::NewestFirst => {
+                ListOrder::NewestFirst => {
                     let query = NewestQuery {
                         kind,
                         scope: *scope,
@@ -289,7 +290,7 @@ impl Engine {
                     };
                     store.newest(query).await?
                 }
-                Order::OldestFirst => {
+                ListOrder::OldestFirst => {
                     let query = ListQuery {
                         kind,
                         scope: *scope,
@@ -305,7 +306,7 @@ impl Engine {
             documents.retain(|document| document.key <= head);
         }
         documents.sort_by_key(|document| document.key);
-        if order == Order::NewestFirst {
+        if order == ListOrder::NewestFirst {
             documents.reverse();
         }
         documents.truncate(limit);
@@ -325,7 +326,9 @@ impl Engine {
             .filter(|_| has_more)
             .map(|document| document.key);
         Ok(Page {
-            views: self.views(caller, documents, &Written::default()).await?,
+            views: self
+                .views(caller, documents, &CommitContents::default())
+                .await?,
             next,
         })
     }

@@ -8,16 +8,16 @@ use std::sync::Arc;
 
 use canon::{Digest, Map, Value};
 use domain::{
-    AutonomyTier, Blob, ChainId, Document, Documents, Draft, Event, InReceipt, Issued, Kind,
-    ParseEventError, Position, ReceiptId, Scratch, State, Status, Task, TaskId, TaskPersona,
-    Timestamp, issue_receipt,
+    ArtifactKind, AutonomyTier, Blob, ChainId, Document, Documents, Draft, Event, InReceipt, Kind,
+    ParseEventError, Position, ReceiptId, Scratch, SignedReceipt, State, Status, Task, TaskId,
+    TaskPersona, Timestamp, issue_receipt, payload,
 };
 use receipts::{
-    Approval, BuildError, Decision, Determinism, End, EventLog, Failure, FinalArtifact,
-    Identifiers, Issuer, Lifecycle, Material, MaterialContent, MaterialKind, Quorum, Receipt,
-    ReplayInput, Signer, TaskFacts, Tier, Trust, build_task,
+    Approval, BuildError, Decision, Determinism, EventLog, Failure, FinalArtifact, Identifiers,
+    Issuer, Lifecycle, Material, MaterialContent, MaterialKind, Quorum, Receipt, ReplayInput,
+    Signer, TaskEnd, TaskFacts, Tier, Trust, build_task,
 };
-use runs::{SideEffectSummary, looks_secret};
+use runs::SideEffectSummary;
 use serde_json::json;
 use sha2::{Digest as _, Sha256};
 
@@ -120,7 +120,7 @@ pub(crate) fn of_task(
     stamp: Timestamp,
 ) -> Result<Receipt, BuildError> {
     let facts = facts(scratch, authority, document, task, receipt_id, fold, stamp);
-    let receipt = build_task(&facts)?.redacted(&looks_secret)?;
+    let receipt = build_task(&facts)?.redacted()?;
     Ok(receipt.signed(&authority.signer))
 }
 
@@ -133,7 +133,7 @@ pub(crate) fn issue(
     source: Option<Option<Digest>>,
 ) -> (Vec<Draft>, Blob) {
     let blob = Blob::new(receipt.bytes());
-    let issued = Issued {
+    let issued = SignedReceipt {
         receipt_id: receipt_id.clone(),
         task_id: task_id.clone(),
         receipt_hash: receipt.hash(),
@@ -235,13 +235,13 @@ fn lifecycle(
     stamp: Timestamp,
 ) -> Lifecycle {
     let end = match task.status {
-        Status::Completed => End::Succeeded,
-        Status::Canceled => End::Canceled,
+        Status::Completed => TaskEnd::Succeeded,
+        Status::Canceled => TaskEnd::Canceled,
         Status::Failed
         | Status::Submitted
         | Status::Working
         | Status::InputRequired
-        | Status::AuthRequired => End::Failed(failure.unwrap_or(Failure {
+        | Status::AuthRequired => TaskEnd::Failed(failure.unwrap_or(Failure {
             code: "failed".to_owned(),
             message: "the task failed".to_owned(),
             details: None,
@@ -337,10 +337,11 @@ impl Governance {
 
 impl Memory {
     fn read(&mut self, payload: &Map<String, Value>) {
-        let key = payload.get("effect_key").and_then(Value::as_str);
+        let said = payload::EffectRecorded::of(payload);
+        let key = said.effect_key().and_then(Value::as_str);
         let key = key.unwrap_or_default();
         // What did not come about is in the log, and is neither.
-        if payload.get("outcome").and_then(Value::as_str) == Some("error") {
+        if said.outcome() == Some("error") {
             return;
         }
         self.reads += u64::from(key.starts_with("host:field.read:"));
@@ -361,7 +362,6 @@ fn metadata(governance: &Governance, memory: &Memory) -> Map<String, Value> {
 
 impl Collected {
     fn read(&mut self, event: &Event) {
-        let text = |member: &str| event.payload.get(member).and_then(Value::as_str);
         match event.kind().map_or(InReceipt::Digest, Kind::in_receipt) {
             InReceipt::Digest => {}
             InReceipt::Governance => {
@@ -371,7 +371,7 @@ impl Collected {
             InReceipt::Effect => self.effect(event),
             InReceipt::ToolUse => self.side_effects.uses_tool(&event.payload),
             InReceipt::Answer => {
-                let approved = event.payload.get("approved") == Some(&Value::Bool(true));
+                let approved = payload::Answered::of(&event.payload).approved() == Some(true);
                 self.approvals.push(approval(
                     event,
                     if approved {
@@ -389,16 +389,24 @@ impl Collected {
                     .iter_mut()
                     .find(|artifact| *artifact.artifact_id == *event.resource.id);
                 if let Some(artifact) = known {
-                    artifact.sha256 = text("sha256").and_then(|digest| Digest::parse(digest).ok());
+                    artifact.sha256 = payload::ArtifactUpdated::of(&event.payload).sha256();
                 }
             }
-            InReceipt::Artifact => self.artifacts.push(FinalArtifact {
-                artifact_id: event.resource.id.to_string(),
-                kind: text("kind").unwrap_or("other").to_owned(),
-                sha256: text("sha256").and_then(|digest| Digest::parse(digest).ok()),
-            }),
+            InReceipt::Artifact => {
+                let said = payload::ArtifactCreated::of(&event.payload);
+                self.artifacts.push(FinalArtifact {
+                    artifact_id: event.resource.id.to_string(),
+                    kind: said
+                        .kind()
+                        .unwrap_or(ArtifactKind::Other)
+                        .as_str()
+                        .to_owned(),
+                    sha256: said.sha256(),
+                });
+            }
             InReceipt::Failure => {
-                let failure = event.payload.get("failure").and_then(Value::as_object);
+                let failure = payload::TaskEnded::of(&event.payload).failure();
+                let failure = failure.and_then(Value::as_object);
                 self.failure = failure.map(|failure| Failure {
                     code: failure
                         .get("code")
@@ -418,19 +426,15 @@ impl Collected {
 
     /// Ties a decision to its trust record, which follows it in the log.
     fn evidence(&mut self, event: &Event) {
-        let text = |member: &str| event.payload.get(member).and_then(Value::as_str);
-        let request = text("request_id");
+        let said = payload::TrustRecorded::of(&event.payload);
+        let request = said.request_id();
         let decided = self
             .approvals
             .iter_mut()
             .rfind(|approval| approval.approval_id.as_deref() == request);
         let Some(approval) = decided else { return };
-        let hash = event
-            .payload
-            .get("record")
-            .and_then(|record| record.get("entry_hash")?.as_str());
-        approval.evidence_hash = hash.and_then(|hash| Digest::parse(hash).ok());
-        if let Some(action) = text("action") {
+        approval.evidence_hash = said.record().and_then(|record| record.entry_hash());
+        if let Some(action) = said.action() {
             action.clone_into(&mut approval.action);
         }
         approval.quorum = Some(Quorum {

@@ -64,7 +64,7 @@ impl Engine {
         let a = self.source(a, Include::Everything).await??;
         let b = self.source(b, Include::Everything).await??;
         let workflows = self.shared.workflows.clone();
-        self.run_blocking(move || diff::between(&a, &b, &workflows, reveal))
+        self.run_blocking(move || diff::compare(&a, &b, &workflows, reveal))
             .await
     }
 
@@ -207,7 +207,9 @@ impl Engine {
             return Ok(Err(unreadable(id, "log_corrupt")));
         };
         Ok(Ok(match (problem, &task.receipt_id) {
-            (Some(problem), Some(receipt)) => bundle.lacking_receipt(receipt.to_string(), problem),
+            (Some(problem), Some(receipt)) => {
+                bundle.with_missing_receipt(receipt.to_string(), problem)
+            }
             _ => bundle,
         }))
     }

@@ -33,7 +33,7 @@ pub enum Refused {
     #[error("the cursor is unknown or no longer available")]
     CursorExpired,
     /// The Task exists, its log is no longer available.
-    #[error("{}", gone(reason))]
+    #[error("{}", unavailable(reason))]
     RecordGone {
         /// A stable word for programs: `pruned`, `missing` or `log_corrupt`.
         reason: &'static str,
@@ -98,7 +98,7 @@ pub enum Refused {
     },
 }
 
-fn gone(reason: &str) -> String {
+fn unavailable(reason: &str) -> String {
     match reason {
         "pruned" => "this task's events were pruned: only their headers are left".to_owned(),
         reason => format!("the events of this task cannot be read: {reason}"),

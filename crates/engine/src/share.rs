@@ -58,7 +58,7 @@ impl<K: Ord + Clone> Shares<K> {
     }
 
     /// Returns how much one caller holds.
-    pub fn held(&self, key: &K) -> usize {
+    pub fn amount_of(&self, key: &K) -> usize {
         self.held.get(key).copied().unwrap_or(0)
     }
 
@@ -68,7 +68,7 @@ impl<K: Ord + Clone> Shares<K> {
     /// It may not.
     pub fn may_take(&self, key: &K, amount: usize) -> Result<(), NoShare> {
         let callers = self.held.len() + usize::from(!self.held.contains_key(key));
-        let held = self.held(key) as u64;
+        let held = self.amount_of(key) as u64;
         may_take(
             self.max as u64,
             self.total as u64,
@@ -94,7 +94,7 @@ impl<K: Ord + Clone> Shares<K> {
     }
 
     /// Takes something back.
-    pub fn give_back(&mut self, key: &K, amount: usize) {
+    pub fn release(&mut self, key: &K, amount: usize) {
         self.total = self.total.saturating_sub(amount);
         if let Some(held) = self.held.get_mut(key) {
             *held = held.saturating_sub(amount);
@@ -142,11 +142,11 @@ mod tests {
         assert_eq!(shares.take(&"greedy", 1), Err(NoShare::Own { held: 8 }));
         shares.take(&"b", 1).unwrap();
         assert_eq!(shares.take(&"c", 1), Err(NoShare::All), "8 and a quarter");
-        shares.give_back(&"greedy", 1);
+        shares.release(&"greedy", 1);
         shares.take(&"c", 1).unwrap();
-        assert_eq!((shares.total(), shares.held(&"greedy")), (10, 7));
+        assert_eq!((shares.total(), shares.amount_of(&"greedy")), (10, 7));
         for _ in 0..7 {
-            shares.give_back(&"greedy", 1);
+            shares.release(&"greedy", 1);
         }
         shares.take(&"greedy", 1).unwrap();
         assert_eq!(shares.total(), 4);

@@ -69,7 +69,7 @@ impl OpenStream {
 
 impl Drop for OpenStream {
     fn drop(&mut self) {
-        self.shared.streams().give_back(&self.key, 1);
+        self.shared.streams().release(&self.key, 1);
         self.shared.metrics.streams.fetch_sub(1, Ordering::Relaxed);
     }
 }
@@ -81,6 +81,11 @@ impl std::fmt::Debug for Shared {
 }
 
 impl Engine {
+    /// Returns how many streams are open.
+    pub fn open_streams(&self) -> u64 {
+        self.shared.metrics.streams.load(Ordering::Relaxed)
+    }
+
     /// Opens a stream. Without a cursor it starts at the beginning of the history. A stream of one Task ends after
     /// the last event of its sealed log; others stay open.
     ///
@@ -153,7 +158,8 @@ impl EventStream {
 
     /// Returns the next event if it is at hand: never waits and never reads.
     pub fn next_ready(&mut self) -> Option<Frame> {
-        while self.buffer.is_empty() && !self.behind && !self.ask_for_end {
+        // Whether the Task has ended is asked when nothing more is at hand.
+        while self.buffer.is_empty() && !self.behind {
             match self.news.try_recv() {
                 Ok(news) => self.take(&news),
                 Err(broadcast::error::TryRecvError::Lagged(_)) => self.behind = true,
@@ -166,9 +172,9 @@ impl EventStream {
         self.pop()
     }
 
-    /// True when events were read or heard of that are not delivered yet.
-    pub fn has_more_at_hand(&self) -> bool {
-        !self.buffer.is_empty()
+    /// Returns how much is at hand that is not delivered yet: events that were read, and commits that were heard of.
+    pub fn at_hand(&self) -> usize {
+        self.buffer.len() + self.news.len()
     }
 
     fn pop(&mut self) -> Option<Frame> {

@@ -9,7 +9,7 @@ use std::sync::Arc;
 use canon::{Map, Value};
 use domain::{
     Documents, Draft, Event, ImpossibleEvent, Kind, ResourceKind, Scratch, SessionId, State,
-    Timestamp, TrustChainId,
+    Timestamp, TrustChainId, payload,
 };
 use receipts::trust::{
     ApprovalEvidence, ExportHeader, TrustError, TrustFacts, TrustOutcome, TrustRecord, export,
@@ -47,10 +47,8 @@ fn record(
     authority: &Authority,
     stamp: Timestamp,
 ) -> Result<TrustRecord, TrustError> {
-    let member = |name: &str| {
-        let text = draft.payload.get(name).and_then(Value::as_str);
-        text.unwrap_or_default().to_owned()
-    };
+    let said = payload::TrustRecorded::of(&draft.payload);
+    let owned = |text: Option<&str>| text.unwrap_or_default().to_owned();
     let chain = scratch.document(&draft.resource.id);
     let head = match chain.map(|document| &document.state) {
         Some(State::TrustChain(chain)) => Head {
@@ -61,7 +59,7 @@ fn record(
     };
     let task = draft.task_id.as_ref().map(ToString::to_string);
     let task = task.unwrap_or_default();
-    let decision = member("decision");
+    let decision = owned(said.decision());
     let outcome = match decision.as_str() {
         "approved" => TrustOutcome::Success,
         "denied" => TrustOutcome::Denied,
@@ -69,19 +67,19 @@ fn record(
         _ => TrustOutcome::Failure,
     };
     let is_decided = outcome != TrustOutcome::Failure;
-    let key_id = draft.payload.get("key_id").and_then(Value::as_str);
+    let key_id = said.key_id();
     let key_id = key_id.map(|id| ("key_id", id.to_owned()));
     let metadata = [
         ("decision", decision),
-        ("request_id", member("request_id")),
+        ("request_id", owned(said.request_id())),
         ("task_id", task.clone()),
     ]
     .into_iter()
     .chain(key_id);
     let facts = TrustFacts {
-        record_id: format!("trust_{}", member("request_id")),
-        agent: member("agent"),
-        action: member("action"),
+        record_id: format!("trust_{}", owned(said.request_id())),
+        agent: owned(said.agent()),
+        action: owned(said.action()),
         approver: draft.actor.clone().filter(|_| is_decided),
         outcome,
         trace_id: task,
@@ -122,8 +120,8 @@ impl Engine {
                 return Err(internal(format!("no event at position {}", position.0)));
             };
             let event = Event::parse(&stored.bytes).map_err(|error| internal(error.to_string()))?;
-            if let Some(Value::Object(record)) = event.payload.get("record") {
-                records.push(TrustRecord::stored(record.clone()));
+            if let Some(record) = payload::TrustRecorded::of(&event.payload).record() {
+                records.push(TrustRecord::stored(record.members().clone()));
             }
             let previous = event.previous_event_id;
             let previous = previous.and_then(|id| store.name().position(&id));

@@ -27,9 +27,9 @@ use crate::port::{ClaimScope, CommitError, Committed, Fence, LeaseName};
 use crate::refused::Refused;
 pub(crate) use close::{CLOSED_WITH_MAX, SESSION_CLOSED};
 pub(crate) use load::Folds;
+pub(crate) use plan::CommitContents;
 #[cfg(feature = "test-util")]
 pub(crate) use plan::SealStep;
-pub(crate) use plan::Written;
 use plan::{Outcome, prepare};
 
 /// A command on its way into a turn.
@@ -40,12 +40,12 @@ pub(crate) struct Item {
     pub(crate) before: Option<Order>,
     pub(crate) claim: Option<ClaimRequest>,
     pub(crate) lease: Lease,
-    pub(crate) reply: oneshot::Sender<Result<Done, NotDone>>,
+    pub(crate) reply: oneshot::Sender<Result<CommandOutcome, RefusedCommand>>,
 }
 
 /// A command that was refused, given back so that it can be repeated.
 #[derive(Debug)]
-pub(crate) struct NotDone {
+pub(crate) struct RefusedCommand {
     pub(crate) refused: Refused,
     /// None when nobody knows what became of it: the engine is gone.
     pub(crate) command: Option<Command>,
@@ -80,7 +80,7 @@ pub(crate) enum Lease {
 
 /// A carried out command.
 #[derive(Debug, Clone)]
-pub(crate) struct Done {
+pub(crate) struct CommandOutcome {
     /// The resource that answers.
     pub(crate) subject: ResourceRef,
     /// Position of the event the answer is rebuilt from.
@@ -90,7 +90,7 @@ pub(crate) struct Done {
     /// The epoch of the lease taken.
     pub(crate) epoch: Option<u64>,
     /// What its commit wrote, its neighbours' part included: an answer need not read it back.
-    pub(crate) written: Written,
+    pub(crate) written: CommitContents,
 }
 
 impl Engine {
@@ -100,7 +100,7 @@ impl Engine {
         command: Command,
         claim: Option<ClaimRequest>,
         lease: Lease,
-    ) -> Result<Done, Refused> {
+    ) -> Result<CommandOutcome, Refused> {
         self.order_both(None, command, claim, lease).await
     }
 
@@ -111,7 +111,7 @@ impl Engine {
         command: Command,
         claim: Option<ClaimRequest>,
         lease: Lease,
-    ) -> Result<Done, Refused> {
+    ) -> Result<CommandOutcome, Refused> {
         if let Order::CancelTask(cancel) = &command.order {
             self.know_log_of(&cancel.id).await?;
         }
@@ -144,7 +144,7 @@ impl Engine {
         &self,
         command: Command,
         lease: Lease,
-    ) -> Result<Done, Box<NotDone>> {
+    ) -> Result<CommandOutcome, Box<RefusedCommand>> {
         let (reply, answer) = oneshot::channel();
         let item = Item {
             command,
@@ -154,7 +154,7 @@ impl Engine {
             reply,
         };
         let gone = |command| {
-            Box::new(NotDone {
+            Box::new(RefusedCommand {
                 refused: Refused::Draining,
                 command,
             })
@@ -173,7 +173,7 @@ impl Engine {
         match self.document(id.as_str()).await? {
             Some(document) => match &document.state {
                 State::Task(task) if !task.status.is_terminal() => {
-                    self.know_task_log(document.key).await
+                    self.load_task_log(document.key).await
                 }
                 _ => Ok(()),
             },
@@ -328,7 +328,7 @@ fn refuse_all(shared: &Shared, batch: Vec<Item>, refused: &Refused) {
         shared.metrics.commands.fetch_add(1, Ordering::Relaxed);
         shared.metrics.refusals.fetch_add(1, Ordering::Relaxed);
         // A caller that has left needs no answer.
-        let _ = item.reply.send(Err(NotDone {
+        let _ = item.reply.send(Err(RefusedCommand {
             refused: refused.clone(),
             command: Some(item.command),
         }));
@@ -340,14 +340,14 @@ fn answer_all(
     batch: Vec<Item>,
     outcomes: Vec<Outcome>,
     committed: &Committed,
-    written: &Written,
+    written: &CommitContents,
 ) {
     for (item, outcome) in batch.into_iter().zip(outcomes) {
         shared.metrics.commands.fetch_add(1, Ordering::Relaxed);
         let answer = match outcome {
             Outcome::Refused(refused) => {
                 shared.metrics.refusals.fetch_add(1, Ordering::Relaxed);
-                Err(NotDone {
+                Err(RefusedCommand {
                     refused,
                     command: Some(item.command),
                 })
@@ -365,7 +365,7 @@ fn answer_all(
                         .map(|(_, epoch)| *epoch),
                     Lease::None | Lease::Hold(_) => None,
                 };
-                Ok(Done {
+                Ok(CommandOutcome {
                     subject,
                     answer: answer.resolve(committed.first),
                     changed,

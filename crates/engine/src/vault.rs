@@ -2,13 +2,13 @@
 //!
 //! They are kept beside the log, encrypted; no event tells a value, and nothing here can be asked for one.
 
-use domain::{Command, CreateVault, Order, ResourceKind, VaultId};
+use domain::{CreateVault, Request, ResourceKind, VaultId};
 
 use crate::caller::Caller;
+use crate::dispatch::Settle;
 use crate::engine::Engine;
 use crate::port::{KeepSecretError, SecretKeeper};
 use crate::refused::Refused;
-use crate::turn::Lease;
 
 /// The body of the id of the one vault that keeps values itself.
 const LOCAL: &str = "local";
@@ -26,7 +26,11 @@ impl Engine {
         value: &str,
     ) -> Result<u64, Refused> {
         let keeper = self.keeper(caller, vault).await?;
-        self.ensure_local_vault(caller).await?;
+        if self.document(local_id().as_str()).await?.is_none() {
+            let request = Request::CreateLocalVault;
+            let made = self.dispatch(caller, request, None, Settle::Window);
+            Box::pin(made).await?;
+        }
         keeper.put(name, value).map_err(not_kept)
     }
 
@@ -45,13 +49,11 @@ impl Engine {
     }
 
     async fn keeper(&self, caller: &Caller, vault: &str) -> Result<&dyn SecretKeeper, Refused> {
-        caller.require("vaults:write")?;
-        if caller.workspaces().is_some() {
-            // Every tool and provider of the server may be given them.
-            return Err(Refused::PermissionDenied {
-                scope: "vaults:write for all workspaces",
-            });
-        }
+        // Values are no part of any request: they must not reach what requests are logged, cloned and claimed by. Who may
+        // make the vault may put them in and take them out.
+        let request = Request::CreateLocalVault;
+        self.admit(caller, &request)?;
+        self.workspace(caller, &request).await?;
         let not_available = || {
             Refused::Domain(domain::Refusal::Policy {
                 reason: "not_available",
@@ -67,25 +69,18 @@ impl Engine {
         }
         self.shared.secrets.as_deref().ok_or_else(not_available)
     }
+}
 
-    async fn ensure_local_vault(&self, caller: &Caller) -> Result<(), Refused> {
-        if self.document(local_id().as_str()).await?.is_some() {
-            return Ok(());
-        }
-        let command = Command {
-            actor: caller.actor.clone(),
-            idempotency_key: None,
-            order: Order::CreateVault(CreateVault {
-                id: local_id(),
-                new: domain::NewVault {
-                    workspace_id: None,
-                    provider: "reprise".to_owned(),
-                    capabilities: vec!["tools".to_owned(), "providers".to_owned()],
-                    metadata: canon::Map::new(),
-                },
-            }),
-        };
-        self.order(command, None, Lease::None).await.map(drop)
+/// The vault that keeps values itself.
+pub(crate) fn local() -> CreateVault {
+    CreateVault {
+        id: local_id(),
+        new: domain::NewVault {
+            workspace_id: None,
+            provider: "reprise".to_owned(),
+            capabilities: vec!["tools".to_owned(), "providers".to_owned()],
+            metadata: canon::Map::new(),
+        },
     }
 }
 

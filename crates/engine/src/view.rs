@@ -6,7 +6,7 @@ use std::sync::Arc;
 use canon::{Digest, Map, Value};
 use domain::{
     Activity, Answer, BLOB_MEMBER, Content, Document, Event, Extra, Position, ResourceKind,
-    Session, State, Status, View, Visibility,
+    Session, State, Status, View, Visibility, payload,
 };
 
 use serde_json::json;
@@ -15,7 +15,7 @@ use crate::caller::Caller;
 use crate::engine::Engine;
 use crate::port::{ListQuery, Scope, Store};
 use crate::refused::Refused;
-use crate::turn::Written;
+use crate::turn::CommitContents;
 
 impl Engine {
     /// Fills in what one document points to.
@@ -23,7 +23,7 @@ impl Engine {
         &self,
         caller: &Caller,
         document: Document,
-        written: &Written,
+        written: &CommitContents,
     ) -> Result<View, Refused> {
         let views = self.views(caller, vec![document], written).await?;
         views.into_iter().next().ok_or(Refused::Internal {
@@ -36,7 +36,7 @@ impl Engine {
         &self,
         caller: &Caller,
         mut documents: Vec<Document>,
-        written: &Written,
+        written: &CommitContents,
     ) -> Result<Vec<View>, Refused> {
         for document in &mut documents {
             if self.shared.work.is_recovering(document)
@@ -104,7 +104,7 @@ impl Engine {
             State::Outcome(outcome) => {
                 let listed = view
                     .payload(outcome.source)
-                    .and_then(|payload| payload.get("message_ids"));
+                    .and_then(|payload| payload::OutcomeRecorded::of(payload).message_ids());
                 let ids: Vec<Box<str>> = listed
                     .and_then(Value::as_array)
                     .map(|ids| {
@@ -122,7 +122,8 @@ impl Engine {
                     .into_iter()
                     .flatten()
                     .collect();
-                let messages = Box::pin(self.views(caller, documents, &Written::default())).await?;
+                let messages =
+                    Box::pin(self.views(caller, documents, &CommitContents::default())).await?;
                 Ok(Extra::Outcome { messages })
             }
             State::Artifact(artifact) => {
@@ -331,8 +332,8 @@ async fn show_blobs(store: &dyn Store, payload: &mut Map<String, Value>) -> Resu
 }
 
 fn blob_members(payload: &Map<String, Value>) -> Vec<(String, Digest)> {
-    domain::moved(payload)
-        .map(|moved| (moved.member.to_owned(), moved.digest))
+    domain::external_members(payload)
+        .map(|external| (external.member.to_owned(), external.digest))
         .collect()
 }
 
@@ -353,7 +354,9 @@ async fn blob_value(
 /// True when a Message has parts that not everybody may see.
 fn hides_parts(payload: &Map<String, Value>) -> bool {
     let public = Visibility::Public.as_str();
-    let parts = payload.get("parts").and_then(Value::as_array);
+    let parts = payload::Message::of(payload)
+        .parts()
+        .and_then(Value::as_array);
     let mut parts = parts.into_iter().flatten();
     parts.any(|part| part.get("visibility").and_then(Value::as_str) != Some(public))
 }
@@ -381,7 +384,9 @@ pub(crate) fn content_positions(document: &Document) -> Vec<Position> {
             let mut positions = vec![request.asked];
             match request.answer {
                 Answer::Pending => {}
-                Answer::Approved { at, .. } | Answer::Denied { at, .. } => positions.push(at),
+                Answer::Approved { at, .. }
+                | Answer::Denied { at, .. }
+                | Answer::Withdrawn { at } => positions.push(at),
             }
             positions
         }

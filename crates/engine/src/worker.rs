@@ -1,7 +1,6 @@
 //! Working on Tasks: who gets a worker when, recovery, and what becomes of a Task that cannot be advanced. What a worker
 //! does with one Task is in `run`.
 
-mod open;
 mod perform;
 mod queue;
 mod replay;
@@ -22,12 +21,11 @@ use tokio::sync::{Notify, mpsc, watch};
 use crate::engine::Engine;
 use crate::govern::is_governed;
 use crate::limits::Limits;
-use crate::port::{Commit, CommitError, LeaseName, ListQuery, Scope, SealedTurn, Whose};
+use crate::port::{Commit, CommitError, LeaseName, LeaseOwners, ListQuery, Scope, SealedTurn};
 use crate::refused::Refused;
 use crate::turn::Lease;
-use open::Open;
-use queue::{Job, Queue};
-use run::{Ended, Run};
+use queue::{Job, Open, Queue};
+use run::{AttemptEnd, Run};
 
 /// The Tasks that there is work on, and who is on them.
 #[derive(Debug)]
@@ -139,11 +137,11 @@ impl Work {
     }
 
     /// Gives back the worker of a Task that only waits, for as long as what is returned lives.
-    pub(crate) fn rest(&self, key: Position) -> Parked<'_> {
-        self.queue().rest(key);
+    pub(crate) fn park(&self, key: Position) -> ParkedTask<'_> {
+        self.queue().park(key);
         self.left.send_modify(|count| *count += 1);
         self.wake.notify_one();
-        Parked { work: self, key }
+        ParkedTask { work: self, key }
     }
 
     /// Returns how many Tasks wait for a worker.
@@ -169,7 +167,7 @@ impl Work {
     /// Resolves once no worker is busy.
     pub(crate) async fn idle(&self) {
         let mut left = self.left.subscribe();
-        while self.queue().begun_count() > 0 {
+        while self.queue().active_count() > 0 {
             if left.changed().await.is_err() {
                 return;
             }
@@ -184,20 +182,20 @@ impl Work {
 
 /// A Task that has begun and needs no worker for now.
 #[derive(Debug)]
-pub(crate) struct Parked<'a> {
+pub(crate) struct ParkedTask<'a> {
     work: &'a Work,
     key: Position,
 }
 
-impl Drop for Parked<'_> {
+impl Drop for ParkedTask<'_> {
     fn drop(&mut self) {
-        self.work.queue().go_on(self.key);
+        self.work.queue().unpark(self.key);
     }
 }
 
 /// What an earlier process left.
 #[derive(Debug)]
-pub(crate) struct Left {
+pub(crate) struct InheritedLeases {
     /// Its leases, which are this process's now.
     leases: BTreeMap<Position, u64>,
 }
@@ -208,11 +206,11 @@ const PRESENCE: LeaseName = Position::START;
 impl Engine {
     /// Takes over what an earlier process left, and makes it known that this one is there. Reads no history: how many
     /// Tasks are open does not matter.
-    pub(crate) async fn take_over(&self) -> Result<Left, Refused> {
+    pub(crate) async fn take_over(&self) -> Result<InheritedLeases, Refused> {
         let shared = &self.shared;
         let leases = shared
             .store
-            .take_over(Whose::Everybody, shared.holder.clone());
+            .take_over(LeaseOwners::Everybody, shared.holder.clone());
         let leases = leases.await?;
         let leases: BTreeMap<Position, u64> = leases.into_iter().collect();
         if leases.contains_key(&PRESENCE) {
@@ -232,11 +230,14 @@ impl Engine {
                     },
                 })?;
         }
-        Ok(Left { leases })
+        Ok(InheritedLeases { leases })
     }
 
     /// Gives back the leases of Tasks that were not finished, and says that this process has stopped by itself.
-    pub(crate) async fn give_back(&self, unfinished: Vec<Position>) -> Result<(), CommitError> {
+    pub(crate) async fn release_leases(
+        &self,
+        unfinished: Vec<Position>,
+    ) -> Result<(), CommitError> {
         let mut leases_released = unfinished;
         leases_released.push(PRESENCE);
         let turn = SealedTurn {
@@ -246,6 +247,7 @@ impl Engine {
         self.commit_leases(turn).await
     }
 
+    /// Commits beside the turn, which takes commands: leases are no fold, and no event stands for them.
     async fn commit_leases(&self, turn: SealedTurn) -> Result<(), CommitError> {
         let commit = Commit {
             expected: Vec::new(),
@@ -261,7 +263,7 @@ impl Engine {
 
     /// Finds the open Tasks that an earlier process left: those it worked on are queued, those that waited when it
     /// crashed go through WORKING once (AP-TASK-04). After a clean stop they wait on, and nothing is written.
-    async fn recover(&self, left: &Left) -> Result<(), Refused> {
+    async fn recover(&self, left: &InheritedLeases) -> Result<(), Refused> {
         let shared = &self.shared;
         let mut after = Position::START;
         loop {
@@ -280,9 +282,9 @@ impl Engine {
                 let State::Task(task) = &document.state else {
                     continue;
                 };
-                shared.work.open().found(document, task);
+                shared.work.open().insert_open(document, task);
                 if is_governed(task) {
-                    shared.governed.found(document, shared.clock.now());
+                    shared.governed.insert_open(document, shared.clock.now());
                     continue;
                 }
                 if !task.status.is_waiting() {
@@ -294,7 +296,7 @@ impl Engine {
             }
             self.wait_again(waiting).await?;
         }
-        shared.work.open().all_found();
+        shared.work.open().set_complete();
         shared.work.recovers_through(None);
         Ok(())
     }
@@ -325,7 +327,7 @@ impl Engine {
     }
 
     /// Recovers what is left, then and meanwhile hands jobs to workers until a drain begins.
-    pub(crate) async fn work(self, left: Left) {
+    pub(crate) async fn work(self, left: InheritedLeases) {
         let shared = &self.shared;
         let recovering = self.clone();
         shared.spawn.spawn(Box::pin(async move {
@@ -362,7 +364,7 @@ impl Engine {
     async fn work_on(self, mut job: Job) {
         let pause = self.attempt(&mut job).await;
         let work = &self.shared.work;
-        work.queue().left(&job);
+        work.queue().finish(&job);
         work.left.send_modify(|count| *count += 1);
         work.wake.notify_one();
         let Some(pause) = pause else { return };
@@ -373,7 +375,7 @@ impl Engine {
             biased;
             () = stopped => {}
             () = self.shared.clock.sleep(pause) => {
-                work.queue().again(job);
+                work.queue().requeue(job);
                 work.wake.notify_one();
             }
         }
@@ -383,13 +385,7 @@ impl Engine {
     /// before the next attempt; after the last one it fails.
     async fn attempt(&self, job: &mut Job) -> Option<Duration> {
         loop {
-            let mut run = Run::new(
-                self,
-                job.key,
-                job.id.clone(),
-                job.epoch,
-                job.signals.clone(),
-            );
+            let mut run = Run::new(self, job);
             let mut signals = job.signals.clone();
             let stopped = async { drop(signals.wait_for(|signal| signal.stop).await) };
             let ended = tokio::select! {
@@ -404,9 +400,9 @@ impl Engine {
             let fault = match ended {
                 // Look once more: a wait that began here and its answer may have been committed in one turn, and
                 // then nobody was told that there is work again.
-                Ok(Ended::Flushed) => continue,
+                Ok(AttemptEnd::Flushed) => continue,
                 // The turn that brought this about is about to say so.
-                Ok(Ended::NothingToDo) => {
+                Ok(AttemptEnd::NothingToDo) => {
                     drop(job.signals.wait_for(|signal| signal.stop).await);
                     return None;
                 }
@@ -434,13 +430,7 @@ impl Engine {
 
     /// Fails a Task that cannot be advanced. Where even that is impossible, it is left to a cancel or the next start.
     async fn give_up(&self, job: &mut Job, fault: &Refused) -> Option<Duration> {
-        let mut run = Run::new(
-            self,
-            job.key,
-            job.id.clone(),
-            job.epoch,
-            job.signals.clone(),
-        );
+        let mut run = Run::new(self, job);
         let mut signals = job.signals.clone();
         let stopped = async { drop(signals.wait_for(|signal| signal.stop).await) };
         let failed = tokio::select! {

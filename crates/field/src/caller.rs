@@ -53,14 +53,14 @@ impl Caller {
 ///
 /// Ids and salts are derived from the number, so that the same call gives the same entries.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Fresh {
+pub struct CallSeed {
     /// The time of the call.
     pub now: Timestamp,
     /// Random and secret; never used for two calls.
     pub nonce: [u8; 32],
 }
 
-impl Fresh {
+impl CallSeed {
     fn derive(&self, label: &str, number: usize) -> Digest {
         let number = u64::try_from(number).unwrap_or(u64::MAX).to_be_bytes();
         canon::sha256_parts([self.nonce.as_slice(), label.as_bytes(), &[0], &number])

@@ -22,15 +22,15 @@ use std::collections::BTreeMap;
 use canon::Value;
 
 use crate::apply::ImpossibleEntry;
-use crate::caller::{self, Caller, Fresh};
+use crate::caller::{self, CallSeed, Caller};
 use crate::config::Level;
 use crate::envelope::{EPOCH_MAX, Envelope};
 use crate::error::{Check, Code, Fault, Refusal};
 use crate::event::{Content, Effect, Entry, Event, Message, SYSTEM, UnitText};
-use crate::kept::KeptAnswer;
 use crate::kind::{ConflictType, DetectMode, Method, Mode, Operation, SessionStatus, UnitStatus};
 use crate::payload::Members;
 use crate::state::{Agent, Field};
+use crate::stored_answer::StoredAnswer;
 use crate::vector::{Model, Vector};
 
 pub use admin::Administration;
@@ -44,7 +44,7 @@ pub struct Call<'a> {
     /// The checked credential; needed from level 2.
     pub caller: Option<&'a Caller>,
     /// Time and randomness.
-    pub fresh: &'a Fresh,
+    pub fresh: &'a CallSeed,
     /// The vector of the message's text: see [`text_to_embed`].
     pub embedding: Embedding,
     /// Whether contradictions are looked for here.
@@ -75,7 +75,7 @@ pub enum Detection {
 
 /// What a message leads to.
 #[derive(Debug, Clone, PartialEq)]
-pub enum Decided {
+pub enum MessageDecision {
     /// Entries to write, and then the answer to give.
     New(Decision),
     /// The same message was accepted before: give the answer that was stored then.
@@ -89,8 +89,8 @@ pub struct Decision {
     pub steps: Vec<(Entry, Option<Content>)>,
     /// What the sender gets once the entries are durable.
     pub answer: Value,
-    /// What is kept of the answer for the same message sent again: see [`Field::answer_again`].
-    pub kept: KeptAnswer,
+    /// What is kept of the answer for the same message sent again: see [`Field::rebuild_answer`].
+    pub kept: StoredAnswer,
 }
 
 impl Field {
@@ -124,14 +124,14 @@ pub fn text_to_embed(field: &Field, envelope: &Envelope) -> Option<String> {
 ///
 /// # Errors
 /// The message is refused; nothing changes.
-pub fn decide(field: &Field, call: &Call<'_>) -> Result<Decided, Refusal> {
+pub fn decide(field: &Field, call: &Call<'_>) -> Result<MessageDecision, Refusal> {
     let operation = call.envelope.operation;
     begin(field, call)
         .and_then(|begun| match begun {
-            Begun::Repeated(message) => Ok(Decided::Repeated(message)),
+            Begun::Repeated(message) => Ok(MessageDecision::Repeated(message)),
             Begun::Work(mut work) => {
                 let answer = work.perform()?;
-                Ok(Decided::New(Decision {
+                Ok(MessageDecision::New(Decision {
                     steps: work.steps,
                     answer,
                     kept: work.kept,
@@ -145,7 +145,11 @@ pub fn decide(field: &Field, call: &Call<'_>) -> Result<Decided, Refusal> {
 ///
 /// # Errors
 /// The act is refused; nothing changes.
-pub fn administer(field: &Field, act: &Administration, fresh: &Fresh) -> Result<Decision, Refusal> {
+pub fn administer(
+    field: &Field,
+    act: &Administration,
+    fresh: &CallSeed,
+) -> Result<Decision, Refusal> {
     admin::decide(field, act, fresh).map_err(|fault| fault.of(None))
 }
 
@@ -173,7 +177,7 @@ fn begin<'a>(field: &'a Field, call: &'a Call<'a>) -> Check<Begun<'a>> {
         answer_sha256: None,
         answer_without_text: false,
     };
-    match field.remembered(&message) {
+    match field.stored_message(&message) {
         Some(known) if known.sha256 == message.sha256 => return Ok(Begun::Repeated(known)),
         Some(_) => {
             let message = "`id` was used before for another message";
@@ -206,7 +210,7 @@ fn begin<'a>(field: &'a Field, call: &'a Call<'a>) -> Check<Begun<'a>> {
         ids: 0,
         statuses: BTreeMap::new(),
         steps: Vec::new(),
-        kept: KeptAnswer::Whole,
+        kept: StoredAnswer::Whole,
     };
     work.require(caller::least(operation))?;
     work.check_session()?;
@@ -241,7 +245,7 @@ struct Work<'a> {
     /// Statuses that entries of this operation gave.
     statuses: BTreeMap<String, UnitStatus>,
     steps: Vec<(Entry, Option<Content>)>,
-    kept: KeptAnswer,
+    kept: StoredAnswer,
 }
 
 impl<'a> Work<'a> {

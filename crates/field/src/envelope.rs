@@ -75,7 +75,7 @@ impl Envelope {
     /// Changes the digest by which a repeated message is known. It stands in the log: where others can read that, it must not
     /// be one that they can compute from a guess.
     #[must_use]
-    pub fn known_by(mut self, digest: impl FnOnce(Digest) -> Digest) -> Self {
+    pub fn map_digest(mut self, digest: impl FnOnce(Digest) -> Digest) -> Self {
         self.sha256 = digest(self.sha256);
         self
     }

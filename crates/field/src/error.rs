@@ -188,7 +188,7 @@ impl Refusal {
 
     /// Says that it passes, and what helps: for what a server refuses for now, whatever the code says of such faults.
     #[must_use]
-    pub fn passing(mut self, suggested_action: &'static str) -> Self {
+    pub fn temporary(mut self, suggested_action: &'static str) -> Self {
         self.recoverable = true;
         self.suggested_action = Some(suggested_action);
         self

@@ -13,13 +13,12 @@
 mod apply;
 mod caller;
 mod config;
+mod conflict_list;
 mod decide;
 mod envelope;
 mod error;
 mod event;
-mod kept;
 mod kind;
-mod listed;
 mod log;
 mod notify;
 mod payload;
@@ -30,26 +29,29 @@ mod search;
 mod segment;
 mod state;
 mod stored;
+mod stored_answer;
 mod text;
 mod vector;
 mod view;
 
 pub use apply::ImpossibleEntry;
-pub use caller::{AUDITOR, Caller, Fresh, OBSERVER, OPERATOR, SENIOR, SESSION_CREATOR, STANDARD};
+pub use caller::{
+    AUDITOR, CallSeed, Caller, OBSERVER, OPERATOR, SENIOR, SESSION_CREATOR, STANDARD,
+};
 pub use config::{Config, Level, Limits};
 pub use decide::{
-    Administration, Call, Decided, Decision, Detection, Embedding, Findings, administer, decide,
-    find_contradictions, text_to_embed,
+    Administration, Call, Decision, Detection, Embedding, Findings, MessageDecision, administer,
+    decide, find_contradictions, text_to_embed,
 };
 pub use envelope::{EPOCH_MAX, Envelope, PROTOCOL_VERSION};
 pub use error::{Code, Refusal};
 pub use event::*;
-pub use kept::KeptAnswer;
 pub use kind::*;
 pub use log::Log;
 pub use notify::{Debouncer, Notification};
 pub use replay::{Graph, Reader, Target};
 pub use segment::UnreadableSegment;
 pub use state::Field;
-pub use stored::{Kept, UnreadableEntry, kept_bytes};
+pub use stored::{Salted, UnreadableEntry, salted_bytes};
+pub use stored_answer::StoredAnswer;
 pub use vector::{Model, Vector};

@@ -9,7 +9,7 @@ use crate::event::{Entry, Event, Outcome};
 use crate::kind::{RelationType, TaskAction};
 
 /// The number of an entry: its place in the log.
-pub(crate) type Place = u32;
+pub(crate) type EntryNumber = u32;
 
 /// All entries of a field with the index of causes.
 #[derive(Debug, Clone, Default)]
@@ -19,10 +19,10 @@ pub struct Log {
     units: Vec<UnitNode>,
     conflict_nodes: BTreeMap<String, u32>,
     conflicts: Vec<ConflictNode>,
-    by_task: BTreeMap<String, Vec<Place>>,
-    by_session: BTreeMap<String, Vec<Place>>,
+    by_task: BTreeMap<String, Vec<EntryNumber>>,
+    by_session: BTreeMap<String, Vec<EntryNumber>>,
     /// Where each task was created that COORDINATE knows.
-    tasks: BTreeMap<String, Place>,
+    tasks: BTreeMap<String, EntryNumber>,
     epoch_max: u64,
 }
 
@@ -30,21 +30,21 @@ pub struct Log {
 #[derive(Debug, Clone, Default)]
 pub(crate) struct UnitNode {
     /// Its RECORD; nothing for a unit that is only pointed at.
-    pub(crate) record: Option<Place>,
+    pub(crate) record: Option<EntryNumber>,
     pub(crate) epoch: u64,
     pub(crate) outgoing: Vec<(RelationType, u32)>,
     pub(crate) incoming: Vec<(RelationType, u32)>,
     pub(crate) conflicts: Vec<u32>,
     /// The conflicts that this unit ended as their synthesis.
     pub(crate) synthesis_of: Vec<u32>,
-    pub(crate) touched: Vec<Place>,
+    pub(crate) touched: Vec<EntryNumber>,
 }
 
 /// A conflict that some entry names.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct ConflictNode {
     pub(crate) created: bool,
-    pub(crate) events: Vec<Place>,
+    pub(crate) events: Vec<EntryNumber>,
     pub(crate) units: Vec<u32>,
     /// The synthesis unit of the MERGE that ended it.
     pub(crate) new: Option<u32>,
@@ -75,14 +75,14 @@ impl Log {
         self.epoch_max
     }
 
-    pub(crate) fn entry(&self, place: Place) -> Option<&Entry> {
+    pub(crate) fn entry(&self, place: EntryNumber) -> Option<&Entry> {
         usize::try_from(place)
             .ok()
             .and_then(|place| self.entries.get(place))
     }
 
     /// Returns the order of a place in a timeline: epoch, then log sequence.
-    pub(crate) fn order(&self, place: Place) -> (u64, Place) {
+    pub(crate) fn order(&self, place: EntryNumber) -> (u64, EntryNumber) {
         (self.entry(place).map_or(0, |entry| entry.epoch), place)
     }
 
@@ -109,7 +109,7 @@ impl Log {
             .and_then(|node| self.conflict(*node))
     }
 
-    pub(crate) fn of_task(&self, id: &str) -> &[Place] {
+    pub(crate) fn of_task(&self, id: &str) -> &[EntryNumber] {
         self.by_task.get(id).map_or(&[], Vec::as_slice)
     }
 
@@ -119,7 +119,7 @@ impl Log {
         created.session_id.as_deref()
     }
 
-    pub(crate) fn of_session(&self, id: &str) -> &[Place] {
+    pub(crate) fn of_session(&self, id: &str) -> &[EntryNumber] {
         self.by_session.get(id).map_or(&[], Vec::as_slice)
     }
 
@@ -132,7 +132,7 @@ impl Log {
 
     /// Says whether an entry can follow.
     pub(crate) fn check(&self, entry: &Entry) -> Result<(), &'static str> {
-        if Place::try_from(self.entries.len()).is_err() {
+        if EntryNumber::try_from(self.entries.len()).is_err() {
             return Err("the log is full");
         }
         if self
@@ -154,7 +154,7 @@ impl Log {
 
     /// Adds an entry that can follow.
     pub(crate) fn push(&mut self, entry: Entry) {
-        let place = Place::try_from(self.entries.len()).unwrap_or(Place::MAX);
+        let place = EntryNumber::try_from(self.entries.len()).unwrap_or(EntryNumber::MAX);
         if let Some(task) = entry.event.task_id() {
             self.by_task.entry(task.to_owned()).or_default().push(place);
         }
@@ -183,7 +183,7 @@ impl Log {
         self.entries.push(entry);
     }
 
-    fn index(&mut self, entry: &Entry, place: Place) {
+    fn index(&mut self, entry: &Entry, place: EntryNumber) {
         match &entry.event {
             Event::Recorded(recorded) => {
                 let node = self.unit_node(&recorded.unit_id);

@@ -398,7 +398,7 @@ impl<'a> View<'a> {
         };
         // In the order of their numbers.
         [
-            both(words, cosine, self.cosines.is_empty()),
+            combined_score(words, cosine, self.cosines.is_empty()),
             damped(at(&self.interests)),
             f64::from(u8::from(self.task == Some(mark.task))),
             role,
@@ -516,7 +516,7 @@ impl<'a> View<'a> {
 }
 
 /// Words and vectors together; words alone where there are no vectors.
-pub(crate) fn both(words: f64, cosine: f64, no_vectors: bool) -> f64 {
+pub(crate) fn combined_score(words: f64, cosine: f64, no_vectors: bool) -> f64 {
     if no_vectors {
         words
     } else {

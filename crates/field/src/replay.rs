@@ -15,10 +15,10 @@ use serde_json::json;
 use crate::config::Limits;
 use crate::error::{Check, Code, Fault};
 use crate::event::{Entry, Event, SYSTEM, UnitText};
-use crate::kept::{self, KeptAnswer};
 use crate::kind::{Depth, TargetType};
-use crate::log::{Log, Place};
+use crate::log::{EntryNumber, Log};
 use crate::state::Field;
+use crate::stored_answer::{self, StoredAnswer};
 
 pub use graph::Graph;
 pub(crate) use wording::recorded_start;
@@ -56,8 +56,8 @@ pub(crate) struct AnswerParts<'a, 'r> {
     pub(crate) log: &'a Log,
     pub(crate) reader: &'a Reader<'r>,
     pub(crate) target: &'a Target,
-    pub(crate) chain: Vec<Place>,
-    pub(crate) key: Vec<Place>,
+    pub(crate) chain: Vec<EntryNumber>,
+    pub(crate) key: Vec<EntryNumber>,
     pub(crate) quotes: Quotes,
 }
 
@@ -108,7 +108,7 @@ pub(crate) fn replay(
     target: &Target,
     limits: &Limits,
     hides: bool,
-) -> Check<(Value, KeptAnswer)> {
+) -> Check<(Value, StoredAnswer)> {
     let (chain, key) = chain::collect(log, target, limits)?;
     let mut story = AnswerParts {
         log,
@@ -124,7 +124,7 @@ pub(crate) fn replay(
         Depth::Summary => None,
     };
     let too_large = |what: String| Fault::new(Code::ReplayTooLarge, what).advising(lighter);
-    let shown: &[Place] = match target.depth {
+    let shown: &[EntryNumber] = match target.depth {
         Depth::Summary => &[],
         Depth::Detailed => &story.key,
         Depth::FullTrace => &story.chain,
@@ -160,14 +160,14 @@ pub(crate) fn replay(
 /// Returns what is kept of an answer: of each event its sequence, and of those that hide something the event itself.
 fn kept(
     story: &mut AnswerParts<'_, '_>,
-    shown: &[Place],
+    shown: &[EntryNumber],
     hides: bool,
     answer: &Value,
-) -> KeptAnswer {
+) -> StoredAnswer {
     let is_marked = |value: &Value| value.as_str().is_some_and(|text| text.contains(MARK));
     if answer.get("summary").is_none_or(is_marked) {
         // Marks of somebody else would be taken for ours.
-        return KeptAnswer::Whole;
+        return StoredAnswer::Whole;
     }
     let everything = Reader {
         text_of: story.reader.text_of,
@@ -198,11 +198,11 @@ fn kept(
         "agents_involved": answer.get("agents_involved"),
         "total_events": answer.get("total_events"),
     });
-    kept::without_text(kept::REPLAY, members)
+    stored_answer::without_text(stored_answer::REPLAY, members)
 }
 
 /// Returns the answer of which this was kept.
-pub(crate) fn again(field: &Field, kept: &Value) -> Value {
+pub(crate) fn rebuild_answer(field: &Field, kept: &Value) -> Value {
     let reader = Reader {
         text_of: &|unit| field.text_of(unit),
         sees: &|_| true,
@@ -238,7 +238,7 @@ pub(crate) fn again(field: &Field, kept: &Value) -> Value {
             0 => piece.to_owned(),
             _ => match field.text_of(piece) {
                 Some(text) => recorded_start(text),
-                None => kept::PURGED.to_owned(),
+                None => stored_answer::PURGED.to_owned(),
             },
         })
         .collect();

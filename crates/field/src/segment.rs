@@ -16,7 +16,7 @@ use crate::search::counted;
 use crate::state::{Field, Row, Unit};
 use crate::text::Claims;
 use crate::vector::Vector;
-use coding::{Bytes, Rest};
+use coding::{Bytes, Remaining};
 
 /// The number of this form. A segment of another one is not read: the log says the same.
 const FORM: u8 = 3;
@@ -89,7 +89,7 @@ impl Field {
     /// # Errors
     /// It cannot be read or does not follow. Entries before that were taken in: the field is of no more use then.
     pub fn read_segment(&mut self, bytes: &[u8]) -> Result<(), UnreadableSegment> {
-        let mut rest = Rest::of(bytes);
+        let mut rest = Remaining::of(bytes);
         if rest.byte()? != FORM {
             return Err(unreadable("it has another form"));
         }

@@ -107,7 +107,7 @@ pub(crate) struct Tombstone {
 
 impl Unit {
     /// Returns whether the unit may still be replaced or contested.
-    pub(crate) fn stands(&self) -> bool {
+    pub(crate) fn is_standing(&self) -> bool {
         !matches!(self.status, UnitStatus::Superseded | UnitStatus::Retracted)
     }
 
@@ -275,7 +275,7 @@ impl Field {
             .filter(|agent| !matches!(agent.status, AgentStatus::Offline))
     }
 
-    pub(crate) fn remembered(&self, message: &Message) -> Option<Message> {
+    pub(crate) fn stored_message(&self, message: &Message) -> Option<Message> {
         let key = (message.agent_id.clone(), message.id.clone());
         let (sha256, answer_sha256) = *self.messages.get(&key)?;
         let (agent_id, id) = key;

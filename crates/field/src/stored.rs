@@ -9,7 +9,7 @@ use serde_json::json;
 
 use crate::decide::Decision;
 use crate::event::{Content, Entry, Event, UnitText};
-use crate::kept::KeptAnswer;
+use crate::stored_answer::StoredAnswer;
 use crate::vector::Vector;
 
 /// Members of an entry that its event has under their own names.
@@ -18,23 +18,23 @@ const MEMBERS: [&str; 5] = ["at", "epoch", "agent_id", "session_id", "message"];
 /// Something that is kept beside the log under its digest.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Kept<T> {
+pub struct Salted<T> {
     /// Makes the digest useless for guessing.
     pub salt: String,
     /// What is kept.
     pub value: T,
 }
 
-impl<T: Serialize> Kept<T> {
+impl<T: Serialize> Salted<T> {
     /// Returns the bytes that are stored and hashed.
     pub fn bytes(&self) -> Vec<u8> {
         let value = serde_json::to_value(&self.value).unwrap_or(Value::Null);
-        kept_bytes(&self.salt, &value)
+        salted_bytes(&self.salt, &value)
     }
 }
 
 /// Returns the bytes of something that is kept, without a copy of it: answers can be large.
-pub fn kept_bytes(salt: &str, value: &Value) -> Vec<u8> {
+pub fn salted_bytes(salt: &str, value: &Value) -> Vec<u8> {
     let mut bytes = br#"{"salt":"#.to_vec();
     canon::append_string(&mut bytes, salt);
     bytes.extend_from_slice(br#","value":"#);
@@ -95,7 +95,10 @@ impl Entry {
     }
 
     /// Returns the digests of the text and the vector that lie beside an entry with these members.
-    pub fn beside(&self, members: &Map<String, Value>) -> (Option<Digest>, Option<Digest>) {
+    pub fn content_digests(
+        &self,
+        members: &Map<String, Value>,
+    ) -> (Option<Digest>, Option<Digest>) {
         let text = match &self.event {
             Event::Recorded(recorded) => Some(recorded.text_sha256),
             _ => None,
@@ -110,7 +113,7 @@ impl Content {
     /// is left out.
     pub fn read(text: Option<&[u8]>, vector: Option<&[u8]>) -> Self {
         let text = text.and_then(|bytes| serde_json::from_slice::<UnitText>(bytes).ok());
-        let vector = vector.and_then(|bytes| serde_json::from_slice::<Kept<Vector>>(bytes).ok());
+        let vector = vector.and_then(|bytes| serde_json::from_slice::<Salted<Vector>>(bytes).ok());
         Self {
             text,
             vector: vector.map(|kept| kept.value),
@@ -121,7 +124,7 @@ impl Content {
 impl Decision {
     /// Notes in the first entry under which digest the answer is kept.
     pub fn keep_answer(&mut self, sha256: Digest) {
-        let without_text = matches!(self.kept, KeptAnswer::WithoutText(_));
+        let without_text = matches!(self.kept, StoredAnswer::WithoutText(_));
         let first = self.steps.first_mut();
         if let Some(message) = first.and_then(|(entry, _)| entry.message.as_mut()) {
             message.answer_sha256 = Some(sha256);
@@ -198,17 +201,20 @@ mod tests {
         );
         assert_eq!(String::from_utf8(bytes).unwrap(), expected);
         assert_eq!(Entry::read(7, &members).unwrap(), entry);
-        assert_eq!(entry.beside(&members), (Some(canon::sha256(b"text")), None));
+        assert_eq!(
+            entry.content_digests(&members),
+            (Some(canon::sha256(b"text")), None)
+        );
         let vector = canon::sha256(b"vector");
         let members = entry.members(Some(vector));
-        assert_eq!(entry.beside(&members).1, Some(vector));
+        assert_eq!(entry.content_digests(&members).1, Some(vector));
         assert_eq!(Entry::read(7, &members).unwrap(), entry);
     }
 
     #[test]
     fn what_is_kept_has_its_canonical_bytes() {
         let value = json!({"b": [1, "\u{e9}\n"], "a": null});
-        let kept = Kept {
+        let kept = Salted {
             salt: "a\"b".to_owned(),
             value,
         };

@@ -5,8 +5,8 @@ use std::collections::BTreeMap;
 use canon::Value;
 use serde_json::json;
 
+use crate::conflict_list::Page;
 use crate::envelope::PROTOCOL_VERSION;
-use crate::listed::Page;
 use crate::render;
 use crate::state::{Conflict, Field};
 

@@ -9,9 +9,9 @@ use canon::{Digest, Map, Value, jcs, sha256, sha256_parts};
 
 use crate::{
     facts::{
-        Approval, Budget, BudgetLimit, Determinism, End, EventLog, FinalArtifact, Handoff,
-        Identifiers, Issuer, Lifecycle, Material, MaterialContent, MaterialKind, Micros, ModelCall,
-        ModelRef, Redaction, ReplayInput, SideEffects, TaskFacts, Trust,
+        Approval, Budget, BudgetLimit, Determinism, EventLog, FinalArtifact, Handoff, Identifiers,
+        Issuer, Lifecycle, Material, MaterialContent, MaterialKind, Micros, ModelCall, ModelRef,
+        Redaction, ReplayInput, SideEffects, TaskEnd, TaskFacts, Trust,
     },
     fit::fit,
     format::FORMAT,
@@ -182,7 +182,7 @@ pub(crate) fn text(text: &str) -> Option<Value> {
     Some(text.into())
 }
 
-pub(crate) fn maybe(text: &Option<String>) -> Option<Value> {
+pub(crate) fn optional_text(text: &Option<String>) -> Option<Value> {
     text.as_deref().map(Value::from)
 }
 
@@ -221,7 +221,7 @@ pub(crate) fn issuer(issuer: &Issuer, public_key_id: Option<&str>) -> Option<Val
     some(object([
         ("id", text(&issuer.id)),
         ("kind", text("harness")),
-        ("name", maybe(&issuer.name)),
+        ("name", optional_text(&issuer.name)),
         ("version", text(&issuer.version)),
         ("public_key_id", public_key_id.map(Value::from)),
     ]))
@@ -229,21 +229,21 @@ pub(crate) fn issuer(issuer: &Issuer, public_key_id: Option<&str>) -> Option<Val
 
 pub(crate) fn identifiers(identifiers: &Identifiers) -> Option<Value> {
     some(object([
-        ("tenant_id", maybe(&identifiers.tenant_id)),
-        ("persona_ref", maybe(&identifiers.persona_ref)),
+        ("tenant_id", optional_text(&identifiers.tenant_id)),
+        ("persona_ref", optional_text(&identifiers.persona_ref)),
         ("workspace_ref", text(&identifiers.workspace_ref)),
         ("session_id", text(&identifiers.session_id)),
         ("task_id", text(&identifiers.task_id)),
-        ("branch_id", maybe(&identifiers.branch_id)),
-        ("trace_id", maybe(&identifiers.trace_id)),
+        ("branch_id", optional_text(&identifiers.branch_id)),
+        ("trace_id", optional_text(&identifiers.trace_id)),
     ]))
 }
 
 pub(crate) fn lifecycle(lifecycle: &Lifecycle) -> Option<Value> {
     let (final_state, failure) = match &lifecycle.end {
-        End::Succeeded => ("SUCCEEDED", Value::Null),
-        End::Canceled => ("CANCELED", Value::Null),
-        End::Failed(failure) => (
+        TaskEnd::Succeeded => ("SUCCEEDED", Value::Null),
+        TaskEnd::Canceled => ("CANCELED", Value::Null),
+        TaskEnd::Failed(failure) => (
             "FAILED",
             Value::Object(object([
                 ("code", text(&failure.code)),
@@ -259,7 +259,7 @@ pub(crate) fn lifecycle(lifecycle: &Lifecycle) -> Option<Value> {
         .or(lifecycle.created_at.as_ref())
         .unwrap_or(&lifecycle.completed_at);
     some(object([
-        ("created_at", maybe(&lifecycle.created_at)),
+        ("created_at", optional_text(&lifecycle.created_at)),
         ("started_at", text(started_at)),
         ("completed_at", text(&lifecycle.completed_at)),
         ("final_state", text(final_state)),
@@ -271,7 +271,7 @@ pub(crate) fn trust(trust: &Trust) -> Option<Value> {
     some(object([
         ("start_tier", text(trust.start_tier.as_str())),
         ("end_tier", text(trust.end_tier.as_str())),
-        ("policy_ref", maybe(&trust.policy_ref)),
+        ("policy_ref", optional_text(&trust.policy_ref)),
     ]))
 }
 
@@ -303,7 +303,7 @@ fn approval(approval: &Approval) -> Map<String, Value> {
         ]))
     });
     object([
-        ("approval_id", maybe(&approval.approval_id)),
+        ("approval_id", optional_text(&approval.approval_id)),
         ("actor", text(&approval.actor)),
         ("action", text(&approval.action)),
         ("decision", text(approval.decision.as_str())),
@@ -348,7 +348,7 @@ fn material(material: &Material) -> Map<String, Value> {
     let mut map = object([
         ("kind", text(material.kind.as_str())),
         ("id", text(&material.id)),
-        ("content_type", maybe(&material.content_type)),
+        ("content_type", optional_text(&material.content_type)),
     ]);
     let content = match &material.content {
         MaterialContent::Stored { uri, sha256 } => {
@@ -374,8 +374,8 @@ pub(crate) fn model(model: &ModelRef) -> Map<String, Value> {
     object([
         ("provider", text(&model.provider)),
         ("model", text(&model.model)),
-        ("version", maybe(&model.version)),
-        ("reason", maybe(&model.reason)),
+        ("version", optional_text(&model.version)),
+        ("reason", optional_text(&model.reason)),
     ])
 }
 
@@ -535,7 +535,7 @@ fn handoff(handoff: &Handoff) -> Map<String, Value> {
         ("target_agent", text(&handoff.target_agent)),
         ("task_id", text(&handoff.task_id)),
         ("status", text(handoff.status.as_str())),
-        ("receipt_id", maybe(&handoff.receipt_id)),
+        ("receipt_id", optional_text(&handoff.receipt_id)),
     ])
 }
 

@@ -226,12 +226,12 @@ pub struct Lifecycle {
     /// The time of the terminal event, however it ended.
     pub completed_at: String,
     /// How it ended.
-    pub end: End,
+    pub end: TaskEnd,
 }
 
 /// How a task ended.
 #[derive(Debug, Clone, PartialEq)]
-pub enum End {
+pub enum TaskEnd {
     /// It did what it was asked.
     Succeeded,
     /// It did not.

@@ -75,12 +75,12 @@ pub struct PublicKey {
     /// First second since 1970 in which it is no longer valid; none: for ever.
     pub expires: Option<i64>,
     /// Where it ended, when another key took over.
-    pub retired: Option<Retired>,
+    pub retired: Option<KeyRetirement>,
 }
 
 /// The end of a key. Its holder can sign anything and write any date, so what it signed counts only if the log held it.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Retired {
+pub struct KeyRetirement {
     /// The size of the log at its end, and the root.
     pub head: Option<(u64, Digest)>,
     /// The name of the log that it ended in. Sizes of logs with different names cannot be compared: one that lost something
@@ -149,13 +149,13 @@ impl PublicKey {
             bytes,
             not_before: seconds("nbf")?,
             expires: seconds("exp")?,
-            retired: Retired::read(entry.get("retired"), seconds("revoked_at")?)
+            retired: KeyRetirement::read(entry.get("retired"), seconds("revoked_at")?)
                 .ok_or_else(|| format!("`retired` of key `{key_id}` is malformed"))?,
         })
     }
 }
 
-impl Retired {
+impl KeyRetirement {
     /// Reads the members of a key set; none when they are malformed.
     fn read(stated: Option<&Value>, revoked_at: Option<i64>) -> Option<Option<Self>> {
         let head = match stated {
@@ -316,7 +316,8 @@ impl KeySet {
     /// of another log, none at all once it is revoked, and a later key none from before. The head at its very end is
     /// known by its root.
     pub fn may_sign_head(&self, key: &PublicKey, origin: &str, size: u64, root: &Digest) -> bool {
-        let is_here = |retired: &Retired| retired.origin.as_deref().is_none_or(|at| at == origin);
+        let is_here =
+            |retired: &KeyRetirement| retired.origin.as_deref().is_none_or(|at| at == origin);
         let Some(retired) = &key.retired else {
             let others = self.keys.iter().filter_map(|other| other.retired.as_ref());
             let mut ends = others
@@ -383,9 +384,9 @@ mod tests {
             bytes: [1; 32],
             not_before,
             expires,
-            retired: Some(Retired {
+            retired: Some(KeyRetirement {
                 revoked_at,
-                ..Retired::default()
+                ..KeyRetirement::default()
             }),
         };
         let cases = [
@@ -413,7 +414,7 @@ mod tests {
             bytes: [1; 32],
             not_before: None,
             expires: None,
-            retired: end.map(|end| Retired {
+            retired: end.map(|end| KeyRetirement {
                 head: Some((end, sha256(b"end"))),
                 origin: origin.map(str::to_owned),
                 revoked_at: None,

@@ -32,7 +32,7 @@ pub use build::{BuildError, build_task, event_log_digest};
 pub use chain::Head;
 pub use facts::*;
 pub use format::FORMAT;
-pub use keys::{ED25519, KeySet, KeySetError, PublicKey, Retired, Signer};
+pub use keys::{ED25519, KeyRetirement, KeySet, KeySetError, PublicKey, Signer};
 pub use receipt::{ReadReceiptError, Receipt, StatedSignature};
 pub use replay::{build_replay, delta_ids, replay_artifact_id, replay_receipt_id, replay_task_id};
 pub use shape::ShapeError;

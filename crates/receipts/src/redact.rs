@@ -1,8 +1,9 @@
 //! Keeping secrets out of a receipt while it is built: after that its hash would break.
 //!
-//! Knows every text of the document, not what a secret looks like: that is for the caller to say.
+//! Knows every text of the document; what a secret looks like is in `credentials`.
 
 use canon::Value;
+use credentials::is_kept_out_of_receipts as is_secret;
 
 use crate::{
     build::{self, BuildError, object, text},
@@ -19,9 +20,9 @@ impl Receipt {
     ///
     /// # Errors
     /// A secret stood where the receipt says whose it is or when it was issued.
-    pub fn redacted(self, is_secret: &dyn Fn(&str) -> bool) -> Result<Self, BuildError> {
+    pub fn redacted(self) -> Result<Self, BuildError> {
         // Nearly always there is none, and nothing has to be copied.
-        if !self.as_map().values().any(|value| holds(value, is_secret)) {
+        if !self.as_map().values().any(holds) {
             return Ok(self);
         }
         let mut map = self.as_map().clone();
@@ -29,7 +30,7 @@ impl Receipt {
         for (name, value) in &mut map {
             let mut pointer = String::new();
             push_step(&mut pointer, name);
-            walk(value, &pointer, is_secret, &mut places);
+            walk(value, &pointer, &mut places);
         }
         let entries = places.iter().map(|place| {
             let entry = object([("field", text(place)), ("reason", text(REASON))]);
@@ -46,27 +47,22 @@ impl Receipt {
 }
 
 /// True when a text or the name of a member is a secret.
-fn holds(value: &Value, is_secret: &dyn Fn(&str) -> bool) -> bool {
+fn holds(value: &Value) -> bool {
     match value {
         Value::String(text) => is_secret(text),
         Value::Object(members) => members
             .iter()
-            .any(|(name, value)| is_secret(name) || holds(value, is_secret)),
-        Value::Array(items) => items.iter().any(|item| holds(item, is_secret)),
+            .any(|(name, value)| is_secret(name) || holds(value)),
+        Value::Array(items) => items.iter().any(holds),
         Value::Null | Value::Bool(_) | Value::Number(_) => false,
     }
 }
 
-fn walk(
-    value: &mut Value,
-    pointer: &str,
-    is_secret: &dyn Fn(&str) -> bool,
-    places: &mut Vec<String>,
-) {
+fn walk(value: &mut Value, pointer: &str, places: &mut Vec<String>) {
     let mut step = |value: &mut Value, name: &str| {
         let mut pointer = pointer.to_owned();
         push_step(&mut pointer, name);
-        walk(value, &pointer, is_secret, places);
+        walk(value, &pointer, places);
     };
     match value {
         Value::String(text) if is_secret(text) => {

@@ -10,8 +10,8 @@ use canon::{Map, Value};
 use crate::{
     build::{
         self, BuildError, artifact, consumed, cost, digest_or_null, identifiers, issuer, lifecycle,
-        list, maybe, no_model, object, redaction, replay_input, side_effects, some, some_list,
-        subject, text, trust,
+        list, no_model, object, optional_text, redaction, replay_input, side_effects, some,
+        some_list, subject, text, trust,
     },
     facts::{Applied, Material, MaterialContent, ReplayFacts},
     format::FORMAT,
@@ -169,10 +169,10 @@ fn delta(applied: &Applied, id: String) -> Map<String, Value> {
         ("operation", text(applied.operation.as_str())),
         ("path", text(&delta_path(&applied.key))),
         ("override_key", text(&applied.key)),
-        ("event_id", maybe(&applied.event_id)),
+        ("event_id", optional_text(&applied.event_id)),
         ("before_sha256", hash(applied.before_sha256)),
         ("after_sha256", hash(applied.after_sha256)),
-        ("artifact_id", maybe(&applied.artifact_id)),
+        ("artifact_id", optional_text(&applied.artifact_id)),
         ("reason", text(&applied.reason)),
     ])
 }

@@ -209,7 +209,7 @@ impl Shape {
         }
     }
 
-    fn wanted(&self) -> String {
+    fn expectation(&self) -> String {
         let plain = match self {
             Self::Text => "a text that is not empty",
             Self::TextOrNull => "a text that is not empty, or null",
@@ -259,7 +259,7 @@ fn check_at(value: &Value, shape: &Shape) -> Result<(), ShapeError> {
     if fits {
         Ok(())
     } else {
-        refuse(format!("expected {}", shape.wanted()))
+        refuse(format!("expected {}", shape.expectation()))
     }
 }
 

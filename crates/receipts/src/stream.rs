@@ -18,7 +18,7 @@ use crate::{
 
 /// What is known of a receipt whose bytes hold together.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Checked<'a> {
+pub struct CheckedReceipt<'a> {
     /// The hash, computed and found equal to the stated one.
     pub hash: Digest,
     /// The predecessor that it names.
@@ -60,7 +60,7 @@ pub enum Refusal {
 ///
 /// # Errors
 /// Says why not. Only a refusal costs a second, slower look, to find the reason.
-pub fn check(bytes: &[u8]) -> Result<Checked<'_>, Refusal> {
+pub fn check(bytes: &[u8]) -> Result<CheckedReceipt<'_>, Refusal> {
     match scan(bytes) {
         Some(checked) => Ok(checked),
         None => Err(check_by_value(bytes).err().unwrap_or(Refusal::NotCanonical)),
@@ -87,7 +87,7 @@ pub fn check_by_value(bytes: &[u8]) -> Result<Receipt, Refusal> {
 }
 
 /// The one pass. `None` means refused, for whatever reason.
-pub(crate) fn scan(bytes: &[u8]) -> Option<Checked<'_>> {
+pub(crate) fn scan(bytes: &[u8]) -> Option<CheckedReceipt<'_>> {
     let mut scanner = Scanner {
         bytes,
         at: 0,
@@ -100,7 +100,7 @@ pub(crate) fn scan(bytes: &[u8]) -> Option<Checked<'_>> {
     let stated = scanner.digest(Slot::ReceiptHash)?;
     let hash = scanner.hash()?;
     (hash == stated).then_some(())?;
-    Some(Checked {
+    Some(CheckedReceipt {
         hash,
         previous_hash: scanner.digest(Slot::PreviousHash),
         merkle_root: scanner.digest(Slot::MerkleRoot),

@@ -14,7 +14,8 @@ pub use check::{TrustFault, TrustRefusal, follows, verify_export, verify_signatu
 
 use crate::{
     build::{
-        BuildError, digest_or_null, list, maybe, money, number, object, some, some_list, text,
+        BuildError, digest_or_null, list, money, number, object, optional_text, some, some_list,
+        text,
     },
     chain::Head,
     facts::{Micros, Tier, words},
@@ -190,7 +191,10 @@ fn unsealed(facts: &TrustFacts, head: &Head) -> Result<Map<String, Value>, Trust
         ("record_id", text(&facts.record_id)),
         ("agent", text(&facts.agent)),
         ("action", text(&facts.action)),
-        ("approver", Some(maybe(&facts.approver).unwrap_or_default())),
+        (
+            "approver",
+            Some(optional_text(&facts.approver).unwrap_or_default()),
+        ),
         ("outcome", text(facts.outcome.as_str())),
         ("trace_id", text(&facts.trace_id)),
         ("autonomy_tier", text(facts.tier.as_str())),

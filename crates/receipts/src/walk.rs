@@ -8,7 +8,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use canon::Digest;
 
 use crate::merkle::{self, Frontier};
-use crate::stream::{self, Checked, Refusal};
+use crate::stream::{self, CheckedReceipt, Refusal};
 use crate::verify::Code;
 
 /// The receipts walked so far.
@@ -44,7 +44,7 @@ pub struct BrokenLink {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Step<'a> {
     /// The receipt, its bytes checked.
-    pub receipt: Checked<'a>,
+    pub receipt: CheckedReceipt<'a>,
     /// Whether its link holds.
     pub link: Result<(), BrokenLink>,
 }
@@ -78,7 +78,7 @@ impl Walk {
     }
 
     /// Takes note of a receipt of another log, off which replays here may hang. It gets no leaf.
-    pub fn know(&mut self, hash: Digest) {
+    pub fn add_known(&mut self, hash: Digest) {
         self.known.insert(hash);
     }
 
@@ -97,7 +97,7 @@ impl Walk {
         &self.frontier
     }
 
-    fn link(&self, receipt: &Checked<'_>) -> Result<(), BrokenLink> {
+    fn link(&self, receipt: &CheckedReceipt<'_>) -> Result<(), BrokenLink> {
         let found = receipt.previous_hash;
         let head = match receipt.is_replay {
             true => None,

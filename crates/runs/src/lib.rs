@@ -4,11 +4,9 @@
 //! the offline commands of the program run the same code on the bytes of a bundle.
 
 pub mod replay;
-mod secrets;
 mod side_effects;
 pub mod workflow;
 
-pub use secrets::looks_secret;
 pub use side_effects::SideEffectSummary;
 
 use canon::{Map, Value};
@@ -25,6 +23,7 @@ pub(crate) fn members(value: Value) -> Map<String, Value> {
 
 /// Returns the public text of a Message, by its payload.
 pub(crate) fn message_text(payload: &Map<String, Value>) -> String {
-    let parts = payload.get("parts").and_then(Value::as_array);
+    let parts = domain::payload::Message::of(payload).parts();
+    let parts = parts.and_then(Value::as_array);
     domain::public_text(parts.map(Vec::as_slice).unwrap_or_default())
 }

@@ -22,17 +22,17 @@ pub use bundle::Log;
 pub use bundle::{
     BUNDLE_BYTES_MAX, BUNDLE_FORMAT, Bundle, ReadBundleError, bundle_names, request_names,
 };
-pub use exchanges::{Beginning, Cost, Exchange, exchanges};
+pub use exchanges::{Cost, Exchange, RunStart, exchanges};
 pub use failure::{Divergence, Failure, Unavailable};
 pub use keys::{Key, NoDecision, keys, kind_of, message_words, question, readable, text_value};
-pub use outcome::{Emission, End, Replayed, broken};
-pub use proof::{CONFORMANCE_ISSUER, Issuing, receipt};
+pub use outcome::{Emission, End, Replayed, failed_payload};
+pub use proof::{CONFORMANCE_ISSUER, ReceiptIssuer, receipt};
 pub use request::{
-    Given, Mode, Override, ReadArtifact, Refresh, RequestError, Spec, artifacts_named, asks, read,
-    read_with,
+    Mode, Override, OverrideValue, ReadArtifact, Refresh, RequestError, Spec, artifacts_named,
+    keys_to_check, read, read_with,
 };
 pub use retry::{NoRetry, retry};
-pub use run::{Live, Paused, Progress, canceled, run};
+pub use run::{LiveResults, PausedReplay, Progress, canceled, run};
 pub use source::{ReadSourceError, Source, blobs_named};
 
 use serde_json::json;
@@ -46,7 +46,7 @@ pub fn started(source: &Source, spec: &Spec) -> Map<String, Value> {
     let unmatched: Vec<&String> = spec
         .overrides
         .keys()
-        .filter(|key| !source.knows(key))
+        .filter(|key| !source.has_key(key))
         .collect();
     if !unmatched.is_empty() {
         payload.insert("unmatched_keys".to_owned(), json!(unmatched));

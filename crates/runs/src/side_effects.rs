@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use canon::{Digest, Map, Value, jcs, sha256};
-use domain::{Observed, blob_reference};
+use domain::{Observed, blob_reference, payload};
 use receipts::{
     Budget, FileOperation, FileWrite, Micros, ModelCall, ModelRef, NetworkEgress, Redaction,
     SideEffects, ToolCall, ToolStatus,
@@ -141,11 +141,9 @@ impl SideEffectSummary {
         for call in &mut self.side_effects.tool_calls {
             call.sandbox = None;
         }
-        let is_tool = matches!(
-            payload.get("kind").and_then(Value::as_str),
-            Some("mcp_tool_return" | "tool_result")
-        );
-        if is_tool && !payload.contains_key("side_effects") {
+        let said = payload::EffectRecorded::of(payload);
+        let is_tool = matches!(said.kind(), Some("mcp_tool_return" | "tool_result"));
+        if is_tool && said.side_effects().is_none() {
             let lists = ["fs_writes", "network_egress"];
             self.not_observed.extend(lists.map(str::to_owned));
         }
@@ -258,7 +256,8 @@ impl SideEffectSummary {
     }
 
     fn call(&mut self, payload: &Map<String, Value>) {
-        let facts = payload.get("model").and_then(Value::as_object);
+        let facts = payload::EffectRecorded::of(payload).model();
+        let facts = facts.and_then(Value::as_object);
         let member = |name: &str| facts.and_then(|facts| facts.get(name));
         let number = |name: &str| member(name).and_then(Value::as_u64).unwrap_or(0);
         let word = |name: &str| {

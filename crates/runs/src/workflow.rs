@@ -6,9 +6,9 @@
 
 mod agent;
 mod builtin;
-mod door;
 pub mod governed;
-mod performed;
+mod outcome;
+mod sanitize;
 mod transcript;
 
 use std::collections::BTreeMap;
@@ -18,11 +18,11 @@ use std::sync::Arc;
 use canon::{Digest, Map, Profile, Value, append_members, jcs, sha256};
 use domain::{ArtifactKind, Ask, Event, Kind, ModelUse};
 
-pub use agent::{check_contracts, excluded_model, is_unknown, ruled_output, told_failure};
+pub use agent::{check_contracts, excluded_model, failure_in_result, is_unknown, ruled_output};
 pub(crate) use agent::{recorded_contracts, response_of};
 pub use builtin::{EXAMPLES, builtin};
-pub use door::{NAME_CHARS_MAX, SAFE_INTEGER_MAX, VALUE_DEPTH_MAX};
-pub use performed::Performed;
+pub use outcome::EffectOutcome;
+pub use sanitize::{NAME_CHARS_MAX, SAFE_INTEGER_MAX, VALUE_DEPTH_MAX};
 pub use transcript::Transcript;
 
 /// A registered kind of work.
@@ -119,7 +119,7 @@ pub enum Step {
         /// True at a turn boundary: nothing runs, and the state is worth keeping.
         checkpoint: bool,
         /// What to perform; never empty.
-        effects: Vec<Wanted>,
+        effects: Vec<EffectRequest>,
     },
     /// The work is done.
     Done {
@@ -130,7 +130,7 @@ pub enum Step {
         /// One line for people.
         summary: String,
         /// What it leaves besides.
-        products: Vec<Produced>,
+        products: Vec<ProducedArtifact>,
     },
     /// The work cannot be done.
     Failed {
@@ -156,7 +156,7 @@ pub struct Note {
 
 /// An Artifact that a workflow leaves.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Produced {
+pub struct ProducedArtifact {
     /// What it is.
     pub kind: ArtifactKind,
     /// Its media type.
@@ -167,7 +167,7 @@ pub struct Produced {
 
 /// An effect that a workflow asks for.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Wanted {
+pub struct EffectRequest {
     /// Its stable key, such as `llm:main:1`: the same in every run of the same workflow on the same input.
     pub key: String,
     /// What it is.
@@ -182,7 +182,7 @@ pub struct Wanted {
     pub secrets: Handles,
 }
 
-impl Wanted {
+impl EffectRequest {
     /// An effect that may be performed again when its result is unknown.
     pub fn repeatable(key: impl Into<String>, kind: EffectKind, request: Value) -> Self {
         Self {
@@ -322,7 +322,7 @@ impl EffectKind {
 }
 
 impl Effect {
-    /// Returns the digest of the request, the same as [`Wanted::request_digest`] gave.
+    /// Returns the digest of the request, the same as [`EffectRequest::request_digest`] gave.
     pub fn request_digest(&self) -> Digest {
         match self.request.get("messages").and_then(Value::as_array) {
             Some(messages) if self.kind == EffectKind::Model => {

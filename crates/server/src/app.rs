@@ -10,16 +10,16 @@ use domain::Timestamp;
 use engine::Engine;
 use runs::replay::BUNDLE_BYTES_MAX;
 use tokio::sync::{RwLock, watch};
-use wire::card::{About, Skill};
+use wire::card::{ServerInfo, Skill};
 use wire::openapi::Operation;
 
+use crate::byte_budget::{ByteBudget, Reservation};
 use crate::config::Config;
 use crate::connection::Connections;
 use crate::failure::Failure;
 use crate::gate::{Buckets, Credential, Keys};
 use crate::mcp::Mcp;
 use crate::metrics::HttpMetrics;
-use crate::room::{Reservation, Room};
 use crate::sse::Frames;
 
 /// The version of the program.
@@ -54,9 +54,9 @@ pub(crate) struct App {
     /// Every open connection.
     pub(crate) connections: Arc<Connections>,
     /// Room for large bodies that are in memory at the same time.
-    pub(crate) memory: Arc<Room>,
+    pub(crate) memory: Arc<ByteBudget>,
     /// Room for uploads that are not stored under their name yet.
-    pub(crate) uploads: Arc<Room>,
+    pub(crate) uploads: Arc<ByteBudget>,
 }
 
 /// Bodies up to this length are not counted: the number of connections bounds them.
@@ -79,8 +79,8 @@ impl App {
         let receipt_keys = keys.get("keys").and_then(Value::as_array);
         let receipt_keys = receipt_keys.cloned().unwrap_or_default();
         let connections = Connections::new(config.connections_max);
-        let memory = Room::new("large_bodies_bytes_max", config.large_bodies_bytes_max);
-        let uploads = Room::new("uploads_bytes_max", config.uploads_bytes_max);
+        let memory = ByteBudget::new("large_bodies_bytes_max", config.large_bodies_bytes_max);
+        let uploads = ByteBudget::new("uploads_bytes_max", config.uploads_bytes_max);
         Arc::new(Self {
             mcp: Mcp::new(engine.clone(), &base_url),
             engine,
@@ -144,8 +144,8 @@ impl App {
         }
     }
 
-    pub(crate) fn about(&self) -> About<'_> {
-        About {
+    pub(crate) fn about(&self) -> ServerInfo<'_> {
+        ServerInfo {
             version: VERSION,
             base_url: &self.base_url,
             public_url: self.config.public_url.as_deref(),

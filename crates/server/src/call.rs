@@ -17,15 +17,15 @@ use futures_util::stream;
 use http_body_util::BodyExt;
 use serde_json::json;
 use wire::Code;
-use wire::access::Place;
-use wire::decode::{Incoming, Settings};
+use wire::access::WorkspaceRule;
+use wire::decode::{DecodeInput, Settings};
 use wire::openapi::Operation;
 use wire::render::resource;
 
 use crate::app::{App, SMALL_BODY_BYTES};
+use crate::byte_budget::Reservation;
 use crate::failure::{Failure, Reply};
 use crate::gate::{self, Credential, RequestId};
-use crate::room::Reservation;
 pub(crate) use list::page;
 
 /// Bytes of a body over its limit that are read and dropped, so that its sender gets to read the answer.
@@ -171,10 +171,10 @@ pub(crate) async fn authorize(
         caller.require(first)?;
     }
     match access.place {
-        Place::Every(scope) if caller.workspaces().is_some() => {
+        WorkspaceRule::Every(scope) if caller.workspaces().is_some() => {
             Err(Refused::PermissionDenied { scope }.into())
         }
-        Place::InPath(kind) if operation.body != wire::openapi::Body::Absent => {
+        WorkspaceRule::InPath(kind) if operation.body != wire::openapi::Body::Absent => {
             let subject = operation.subject();
             let named = params
                 .iter()
@@ -182,12 +182,12 @@ pub(crate) async fn authorize(
             let id = named.map(|(_, value)| value.as_str()).unwrap_or_default();
             Ok(app.engine.sees(caller, kind, id).await?)
         }
-        Place::Governed if operation.body != wire::openapi::Body::Absent => {
+        WorkspaceRule::Governed if operation.body != wire::openapi::Body::Absent => {
             let named = params.iter().find(|(name, _)| name == "session_id");
             let id = named.map(|(_, value)| value.as_str()).unwrap_or_default();
             Ok(app.engine.sees_governed(caller, id, workspace).await?)
         }
-        Place::GovernedWorkflow if operation.body != wire::openapi::Body::Absent => {
+        WorkspaceRule::GovernedWorkflow if operation.body != wire::openapi::Body::Absent => {
             let named = |name: &str| {
                 let found = params.iter().find(|(known, _)| known == name);
                 found.map(|(_, value)| value.as_str())
@@ -201,13 +201,13 @@ pub(crate) async fn authorize(
                 .sees_workflow(caller, id, is_handoff, workspace)
                 .await?)
         }
-        Place::InPath(_)
-        | Place::Governed
-        | Place::GovernedWorkflow
-        | Place::Every(_)
-        | Place::Unplaced
-        | Place::InBody
-        | Place::Filtered => Ok(()),
+        WorkspaceRule::InPath(_)
+        | WorkspaceRule::Governed
+        | WorkspaceRule::GovernedWorkflow
+        | WorkspaceRule::Every(_)
+        | WorkspaceRule::Unplaced
+        | WorkspaceRule::InBody
+        | WorkspaceRule::Filtered => Ok(()),
     }
 }
 
@@ -500,7 +500,7 @@ impl Call {
     pub(crate) fn decode(&self, body: &Map<String, Value>) -> Result<Write, Failure> {
         let lost = || Failure::new(Code::InternalError, "internal error");
         let decode = self.operation.decode.ok_or_else(lost)?;
-        let incoming = Incoming {
+        let incoming = DecodeInput {
             params: &self.params,
             body,
             settings: Settings {

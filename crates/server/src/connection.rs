@@ -59,7 +59,7 @@ impl ConnectionState {
     }
 
     /// Notes that a request came, or that a piece of an answer was taken.
-    pub(crate) fn moved(&self) {
+    pub(crate) fn note_progress(&self) {
         let now = u64::try_from(self.begun.elapsed().as_millis()).unwrap_or(u64::MAX);
         self.moved_ms.store(now, Ordering::Relaxed);
     }
@@ -110,18 +110,18 @@ impl ConnectionState {
     }
 
     /// Returns when something last moved.
-    pub(crate) fn last_moved(&self) -> Instant {
+    pub(crate) fn last_progress(&self) -> Instant {
         self.begun + Duration::from_millis(self.moved_ms.load(Ordering::Relaxed))
     }
 
     /// Waits until the connection has lost its place: it was quiet for too long, or another one needs it.
-    pub(crate) async fn over(&self, patience: Patience) {
+    pub(crate) async fn over(&self, patience: IdleLimits) {
         loop {
             let limit = match self.is_known() {
                 true => patience.known,
                 false => patience.unknown,
             };
-            let until = self.last_moved() + limit;
+            let until = self.last_progress() + limit;
             if until <= Instant::now() {
                 return;
             }
@@ -135,7 +135,7 @@ impl ConnectionState {
 
 /// How long a connection may stand still.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Patience {
+pub(crate) struct IdleLimits {
     /// Before it carried an authenticated request.
     pub(crate) unknown: Duration,
     /// After it did.
@@ -163,7 +163,7 @@ struct Open {
 
 /// A connection in the list of all; dropping it takes it out.
 #[derive(Debug)]
-pub(crate) struct Listed {
+pub(crate) struct ConnectionEntry {
     connections: Arc<Connections>,
     number: u64,
     pub(crate) life: Arc<ConnectionState>,
@@ -172,12 +172,12 @@ pub(crate) struct Listed {
 /// The place of a connection among all; whoever holds it keeps the connection counted.
 #[derive(Debug)]
 pub(crate) struct ConnectionSlot {
-    _listed: Listed,
+    _listed: ConnectionEntry,
     _place: OwnedSemaphorePermit,
 }
 
 impl ConnectionSlot {
-    pub(crate) fn new(listed: Listed, place: OwnedSemaphorePermit) -> Arc<Self> {
+    pub(crate) fn new(listed: ConnectionEntry, place: OwnedSemaphorePermit) -> Arc<Self> {
         Arc::new(Self {
             _listed: listed,
             _place: place,
@@ -185,7 +185,7 @@ impl ConnectionSlot {
     }
 }
 
-impl Drop for Listed {
+impl Drop for ConnectionEntry {
     fn drop(&mut self) {
         self.connections.lock().lives.remove(&self.number);
     }
@@ -220,7 +220,8 @@ impl Connections {
             return;
         }
         let largest = of_key.values().max_by_key(|lives| lives.len());
-        let quietest = largest.and_then(|lives| lives.iter().min_by_key(|life| life.last_moved()));
+        let quietest =
+            largest.and_then(|lives| lives.iter().min_by_key(|life| life.last_progress()));
         if let Some(life) = quietest {
             life.end();
         }
@@ -232,7 +233,7 @@ impl Connections {
 
     /// Takes a connection in. When its address has more than its share of connections that have not authenticated, or
     /// all places are taken, the quietest of them has to go.
-    pub(crate) fn take_in(self: &Arc<Self>, address: IpAddr, per_address: usize) -> Listed {
+    pub(crate) fn admit(self: &Arc<Self>, address: IpAddr, per_address: usize) -> ConnectionEntry {
         let life = Arc::new(ConnectionState::new(address));
         let mut open = self.lock();
         let quietest = |of: &dyn Fn(&ConnectionState) -> bool| {
@@ -241,7 +242,7 @@ impl Connections {
                 .values()
                 .filter(|life| !life.is_known() && !life.is_ending.load(Ordering::Relaxed));
             let those: Vec<&Arc<ConnectionState>> = unknown.filter(|life| of(life)).collect();
-            let first = those.iter().min_by_key(|life| life.last_moved());
+            let first = those.iter().min_by_key(|life| life.last_progress());
             (those.len(), first.map(|life| Arc::clone(life)))
         };
         let (of_address, own) = quietest(&|life| life.address == address);
@@ -258,7 +259,7 @@ impl Connections {
         let number = open.next;
         open.next += 1;
         open.lives.insert(number, Arc::clone(&life));
-        Listed {
+        ConnectionEntry {
             connections: Arc::clone(self),
             number,
             life,
@@ -267,24 +268,24 @@ impl Connections {
 }
 
 /// The body of an answer that tells its connection when a piece of it is taken.
-pub(crate) struct Watched {
+pub(crate) struct WatchedBody {
     body: Body,
     life: Arc<ConnectionState>,
 }
 
-impl Watched {
+impl WatchedBody {
     pub(crate) fn new(body: Body, life: Arc<ConnectionState>) -> Self {
         Self { body, life }
     }
 }
 
-impl Drop for Watched {
+impl Drop for WatchedBody {
     fn drop(&mut self) {
         self.life.answered();
     }
 }
 
-impl HttpBody for Watched {
+impl HttpBody for WatchedBody {
     type Data = Bytes;
     type Error = axum::Error;
 
@@ -294,7 +295,7 @@ impl HttpBody for Watched {
     ) -> Poll<Option<Result<Frame<Bytes>, axum::Error>>> {
         let polled = Pin::new(&mut self.body).poll_frame(context);
         if polled.is_ready() {
-            self.life.moved();
+            self.life.note_progress();
         }
         polled
     }
@@ -316,7 +317,7 @@ mod tests {
         IpAddr::from([10, 0, 0, last])
     }
 
-    const PATIENCE: Patience = Patience {
+    const PATIENCE: IdleLimits = IdleLimits {
         unknown: Duration::from_secs(10),
         known: Duration::from_secs(60),
     };
@@ -331,12 +332,12 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn a_connection_that_stands_still_ends_sooner_when_nobody_knows_it() {
         let connections = Connections::new(10);
-        let unknown = connections.take_in(address(1), 10);
-        let known = connections.take_in(address(1), 10);
+        let unknown = connections.admit(address(1), 10);
+        let known = connections.admit(address(1), 10);
         connections.authenticated(&known.life, Credential::of("ann"));
         tokio::time::sleep(Duration::from_secs(9)).await;
         assert!(!is_over(&unknown.life).await);
-        unknown.life.moved();
+        unknown.life.note_progress();
         tokio::time::sleep(Duration::from_secs(9)).await;
         assert!(!is_over(&unknown.life).await);
         tokio::time::sleep(Duration::from_secs(2)).await;
@@ -351,17 +352,17 @@ mod tests {
         let connections = Connections::new(3);
         let mut held = Vec::new();
         for last in [1, 1, 2] {
-            held.push(connections.take_in(address(last), 2));
+            held.push(connections.admit(address(last), 2));
             tokio::time::sleep(Duration::from_millis(10)).await;
         }
-        held[0].life.moved();
+        held[0].life.note_progress();
         // The second of the first address has been quiet for longer than the first.
-        held.push(connections.take_in(address(1), 2));
+        held.push(connections.admit(address(1), 2));
         assert!(is_over(&held[1].life).await);
         drop(held.remove(1));
         // All places are taken, and the oldest of all is known.
         connections.authenticated(&held[0].life, Credential::of("ann"));
-        held.push(connections.take_in(address(3), 2));
+        held.push(connections.admit(address(3), 2));
         assert!(!is_over(&held[0].life).await);
         assert!(is_over(&held[1].life).await);
         assert!(!is_over(&held[2].life).await);
@@ -372,16 +373,16 @@ mod tests {
         let connections = Connections::new(8);
         let mut greedy = Vec::new();
         for number in 0..6 {
-            let listed = connections.take_in(address(1), 8);
+            let listed = connections.admit(address(1), 8);
             tokio::time::sleep(Duration::from_millis(10)).await;
-            listed.life.moved();
+            listed.life.note_progress();
             connections.authenticated(&listed.life, Credential::of("greedy"));
             greedy.push((number, listed));
         }
         for (_, listed) in &greedy {
             assert!(!is_over(&listed.life).await, "six of eight are its to have");
         }
-        let modest = connections.take_in(address(2), 8);
+        let modest = connections.admit(address(2), 8);
         connections.authenticated(&modest.life, Credential::of("modest"));
         assert!(
             is_over(&greedy[0].1.life).await,

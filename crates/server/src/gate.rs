@@ -48,7 +48,7 @@ const BUCKETS_MAX: usize = 10_000;
 const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
 
 /// Wraps every request, whatever becomes of it.
-pub(crate) async fn outer(
+pub(crate) async fn wrap_request(
     State(app): State<Arc<App>>,
     mut request: Request,
     next: Next,
@@ -290,7 +290,7 @@ impl Keys {
     }
 
     /// Looks at the keys of open streams from time to time and tells those whose key is no longer valid.
-    pub(crate) async fn keep_watch(&self, store: &dyn Store) -> Infallible {
+    pub(crate) async fn watch_streams(&self, store: &dyn Store) -> Infallible {
         loop {
             tokio::time::sleep(STREAMS_CHECKED_EVERY).await;
             let watched: Vec<Credential> = {
@@ -487,7 +487,7 @@ mod tests {
         let app = app().await;
         let router = Router::new()
             .route("/boom", get(boom))
-            .layer(from_fn_with_state(Arc::clone(&app), outer))
+            .layer(from_fn_with_state(Arc::clone(&app), wrap_request))
             .with_state(app);
         let request = Request::get("/boom")
             .header("host", "localhost")

@@ -33,7 +33,7 @@ const PREFACE: &[u8] = b"PRI ";
 const LINE_BYTES_MAX: usize = 4_096;
 
 /// A stream whose bare refusals have a body.
-pub(crate) struct Guarded<S> {
+pub(crate) struct HeadGuard<S> {
     stream: S,
     app: Arc<App>,
     life: Arc<ConnectionState>,
@@ -62,7 +62,7 @@ struct Own {
     replaces: usize,
 }
 
-impl<S> Guarded<S> {
+impl<S> HeadGuard<S> {
     pub(crate) fn new(
         stream: S,
         app: Arc<App>,
@@ -172,7 +172,7 @@ fn status_of(bytes: &[u8]) -> Option<u16> {
     std::str::from_utf8(digits).ok()?.parse().ok()
 }
 
-impl<S: AsyncWrite + Unpin> Guarded<S> {
+impl<S: AsyncWrite + Unpin> HeadGuard<S> {
     /// Sends the rest of our own answer, and returns how much it stood for.
     fn poll_own(&mut self, context: &mut Context<'_>) -> Poll<io::Result<usize>> {
         while let Some(own) = &mut self.own {
@@ -210,7 +210,7 @@ impl<S: AsyncWrite + Unpin> Guarded<S> {
                 // quiet for longer than a head may take.
                 let until = match life.is_known() {
                     true => until,
-                    false => until.min(life.last_moved() + patience),
+                    false => until.min(life.last_progress() + patience),
                 };
                 Box::pin(sleep_until(until))
             });
@@ -224,7 +224,7 @@ impl<S: AsyncWrite + Unpin> Guarded<S> {
     }
 }
 
-impl<S: AsyncRead + AsyncWrite + Unpin> AsyncRead for Guarded<S> {
+impl<S: AsyncRead + AsyncWrite + Unpin> AsyncRead for HeadGuard<S> {
     fn poll_read(
         mut self: Pin<&mut Self>,
         context: &mut Context<'_>,
@@ -247,7 +247,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> AsyncRead for Guarded<S> {
     }
 }
 
-impl<S: AsyncWrite + Unpin> AsyncWrite for Guarded<S> {
+impl<S: AsyncWrite + Unpin> AsyncWrite for HeadGuard<S> {
     fn poll_write(
         mut self: Pin<&mut Self>,
         context: &mut Context<'_>,

@@ -5,6 +5,7 @@
 //! and how a connection is kept, limited and ended.
 
 mod app;
+mod byte_budget;
 mod call;
 mod config;
 mod connection;
@@ -17,7 +18,6 @@ mod listen;
 mod mcp;
 mod memory;
 mod metrics;
-mod room;
 mod routes;
 mod socket;
 mod sse;

@@ -34,8 +34,8 @@ use tower::ServiceBuilder;
 
 use crate::app::App;
 use crate::config::{Config, Tls};
-use crate::connection::{ConnectionSlot, ConnectionState, Patience, Watched};
-use crate::head::Guarded;
+use crate::connection::{ConnectionSlot, ConnectionState, IdleLimits, WatchedBody};
+use crate::head::HeadGuard;
 use crate::routes;
 
 /// Why a server did not start.
@@ -183,7 +183,7 @@ impl Bound {
             tokio::select! {
                 () = shutdown => {}
                 never = &mut accepting => match never {},
-                never = app.keys.keep_watch(&**app.engine.store()) => match never {},
+                never = app.keys.watch_streams(&**app.engine.store()) => match never {},
             }
             tracing::info!("draining");
             // Nobody is left to tell when all streams are gone.
@@ -234,7 +234,7 @@ impl Server<'_> {
                 }
             };
             // Whoever has to make room for this one is gone in a moment; when nobody has to, this one waits.
-            let listed = open.take_in(address.ip(), places_max / UNKNOWN_SHARE);
+            let listed = open.admit(address.ip(), places_max / UNKNOWN_SHARE);
             let Ok(place) = Arc::clone(&places).acquire_owned().await else {
                 // Invariant: the semaphore is never closed.
                 std::future::pending::<()>().await;
@@ -283,10 +283,10 @@ const HEAD_BYTES_MAX: usize = 128 * 1024;
 const UNKNOWN_SHARE: usize = 4;
 
 /// How long a connection may stand still once it is known; longer than any answer and any pause of a stream.
-pub(crate) fn patience(config: &Config) -> Patience {
+pub(crate) fn patience(config: &Config) -> IdleLimits {
     const KNOWN_MIN: Duration = Duration::from_secs(60);
     let answer = config.request_timeout + config.header_read_timeout;
-    Patience {
+    IdleLimits {
         unknown: config.header_read_timeout,
         known: KNOWN_MIN.max(answer).max(config.sse_heartbeat * 3),
     }
@@ -328,7 +328,7 @@ impl Connection {
             .keep_alive_timeout(patience);
         // Before the connection itself is cut.
         let head_patience = patience.mul_f64(0.9);
-        let stream = Guarded::new(
+        let stream = HeadGuard::new(
             stream,
             Arc::clone(&self.app),
             Arc::clone(&self.life),
@@ -337,14 +337,14 @@ impl Connection {
         let (life, answering, seat) = (Arc::clone(&self.life), self.life, self.seat);
         let service = ServiceBuilder::new()
             .map_request(move |mut request: Request<Incoming>| {
-                life.moved();
+                life.note_progress();
                 life.answering();
                 request.extensions_mut().insert(Arc::clone(&life));
                 request.extensions_mut().insert(Arc::clone(&seat));
                 request
             })
             .map_response(move |response: Response| {
-                response.map(|body| Body::new(Watched::new(body, Arc::clone(&answering))))
+                response.map(|body| Body::new(WatchedBody::new(body, Arc::clone(&answering))))
             })
             .service(self.router);
         let service = TowerToHyperService::new(service);

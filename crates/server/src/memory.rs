@@ -65,8 +65,8 @@ pub(crate) fn refusal(failure: &Failure, path: &str) -> (Refusal, u16) {
     };
     let refusal = Refusal::new(code, failure.message.clone(), operation(path));
     let refusal = match failure.retry_after_s {
-        Some(_) if is_over_quota => refusal.passing("make room, or ask for a larger share"),
-        Some(_) if !is_full => refusal.passing("try again later"),
+        Some(_) if is_over_quota => refusal.temporary("make room, or ask for a larger share"),
+        Some(_) if !is_full => refusal.temporary("try again later"),
         _ => refusal,
     };
     (refusal, status)

@@ -136,7 +136,7 @@ pub(crate) fn router(app: Arc<App>) -> Router {
         .merge(keyed)
         .fallback(gate::no_route)
         .method_not_allowed_fallback(gate::no_method)
-        .layer(from_fn_with_state(Arc::clone(&app), gate::outer))
+        .layer(from_fn_with_state(Arc::clone(&app), gate::wrap_request))
         .with_state(app)
 }
 

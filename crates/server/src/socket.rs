@@ -130,7 +130,7 @@ impl Listener {
                 said = socket.recv() => match said {
                     Some(Ok(Message::Ping(_) | Message::Pong(_))) => {
                         self.unanswered = 0;
-                        self.life.moved();
+                        self.life.note_progress();
                         continue;
                     }
                     Some(Ok(Message::Text(_) | Message::Binary(_))) => {
@@ -156,7 +156,7 @@ impl Listener {
                 }
             };
             match timeout(SENDING_MAX, socket.send(message)).await {
-                Ok(Ok(())) => self.life.moved(),
+                Ok(Ok(())) => self.life.note_progress(),
                 // It is gone, or takes nothing: there is nobody to say it to.
                 Ok(Err(_)) | Err(_) => return End::Gone,
             }

@@ -30,9 +30,19 @@ use crate::world::SystemClock;
 /// How many bytes of frames are gathered for one write.
 const PIECE_BYTES: usize = 64 * 1024;
 
-/// How long a stream lets events gather after a write: a person does not notice it, and a burst of events costs each of a
-/// thousand readers a few writes instead of one an event.
-const GATHERS_FOR: Duration = Duration::from_millis(5);
+/// How many events wait for others to be sent with them. Whoever has more is behind.
+const GATHERED_MAX: usize = 64;
+
+/// How long a stream lets events gather after a write: with few streams nobody notices it, and a burst of events costs each
+/// reader a few writes instead of one an event. With many streams it is as long as a round of writes to all of them takes: in
+/// less than that nothing would gather.
+fn gathers_for(streams: u64) -> Duration {
+    const EACH: Duration = Duration::from_micros(50);
+    const FROM: Duration = Duration::from_millis(5);
+    const TO: Duration = Duration::from_millis(50);
+    let streams = u32::try_from(streams).unwrap_or(u32::MAX);
+    EACH.saturating_mul(streams).clamp(FROM, TO)
+}
 
 /// Opens a stream. A cursor that cannot be used becomes one error frame, then the end (C-17).
 pub(crate) async fn open(call: &Call, range: EventRange) -> Reply {
@@ -108,6 +118,7 @@ impl Reader {
         if self.is_over {
             return None;
         }
+        let had_waited = self.waiting.is_some();
         let wakeup = tokio::select! {
             // A stop ends a stream however much there is left to send: its reader resumes elsewhere.
             biased;
@@ -125,13 +136,16 @@ impl Reader {
         };
         let text = match wakeup {
             Wakeup::Frame(frame) => {
-                // What is at hand already, history above all, waits for nothing.
+                // History waits for nothing, nor does a reader that is behind, nor what has waited for its content.
                 if !frame.replayed
-                    && !self.events.has_more_at_hand()
+                    && !had_waited
+                    && self.events.at_hand() < GATHERED_MAX
                     && let Some(written) = self.written
-                    && written.elapsed() < GATHERS_FOR
                 {
-                    tokio::time::sleep_until(written + GATHERS_FOR).await;
+                    let until = written + gathers_for(self.app.engine.open_streams());
+                    if Instant::now() < until {
+                        tokio::time::sleep_until(until).await;
+                    }
                 }
                 let frames = &self.app.frames;
                 frames.render_with(&self.app.engine, &frame).await
@@ -346,6 +360,13 @@ mod tests {
         recent.get_or_render(Position(8), render);
         recent.get_or_render(Position(7), render);
         assert_eq!(rendered.get(), 2);
+    }
+
+    #[test]
+    fn events_gather_for_longer_the_more_streams_are_open() {
+        let millis = |streams| gathers_for(streams).as_millis();
+        assert_eq!([1, 100, 400].map(millis), [5, 5, 20]);
+        assert_eq!([1_000, 100_000, u64::MAX].map(millis), [50, 50, 50]);
     }
 
     #[test]

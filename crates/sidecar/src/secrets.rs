@@ -1,7 +1,7 @@
 //! Finding what looks like a credential in a command, and taking it out.
 //!
-//! A heuristic by design: names of flags and variables, and the prefixes that providers give their
-//! keys. It errs on the side of taking too much out.
+//! A heuristic by design: names of flags and variables here, what keys look like in `credentials`. It errs on the side of
+//! taking too much out.
 
 use crate::block::Redaction;
 
@@ -50,13 +50,75 @@ pub fn find_secrets(argv: &[String]) -> Vec<Secret> {
                 Some(_) => {}
                 None => named_by_flag = Some(label),
             }
-        } else if let Some((kind, start)) = key_by_form(argument) {
-            push(kind.to_owned(), start);
-        } else if let Some((label, start)) = header(argument) {
+        } else if let Some((label, start)) = first_inside(argument) {
             push(label, start);
         }
     }
     found
+}
+
+/// Returns the first credential of an argument that is more than one: a command for a shell, a header, an address. What follows
+/// it goes with it.
+fn first_inside(argument: &str) -> Option<(String, usize)> {
+    let by_form = key_by_form(argument).map(|(kind, start)| (kind.to_owned(), start));
+    let by_name = header(argument).into_iter().chain(named(argument));
+    let by_name = by_name.min_by_key(|(_, start)| *start);
+    // `Bearer` and the like tell what kind of credential a header has, and stay.
+    let is_scheme = |from: usize, to: usize| {
+        let between = argument.get(from..to).unwrap_or_default();
+        ["Bearer ", "bearer ", "Basic "].contains(&between)
+    };
+    match (by_form, by_name) {
+        (Some((kind, at)), Some((_, start))) if at <= start || is_scheme(start, at) => {
+            Some((kind, at))
+        }
+        (by_form, by_name) => by_name.or(by_form),
+    }
+}
+
+/// Returns the first value that has the name of a credential: `NAME=value`, `--flag value` or `"name": value` among other words.
+fn named(argument: &str) -> Option<(String, usize)> {
+    let words: Vec<(usize, &str)> = words(argument).collect();
+    words.iter().enumerate().find_map(|(nth, (at, word))| {
+        let next = words.get(nth + 1).map(|(at, _)| *at);
+        let (name, value) = match word.find(['=', ':']) {
+            Some(end) => (word.get(..end)?, Some(at + end + 1)),
+            None => (*word, None),
+        };
+        let is_flag = name.starts_with('-');
+        let label = label(name);
+        let is_own_flag = is_flag && OWN_FLAGS.contains(&label.as_str());
+        let is_header = label == "authorization" || label == "cookie";
+        if !(is_own_flag || is_header || is_secret_name(&label)) {
+            return None;
+        }
+        let start = match value {
+            Some(start) if start < at + word.len() => Some(start),
+            Some(_) => next,
+            None => next.filter(|next| {
+                let between = argument.get(at + word.len()..*next).unwrap_or_default();
+                is_flag || between.contains(':')
+            }),
+        };
+        start.map(|start| (label, start))
+    })
+}
+
+/// Returns the words of a text, each with its place, without what shells, addresses and JSON put around them.
+fn words(text: &str) -> impl Iterator<Item = (usize, &str)> {
+    let is_between = |char: char| char.is_whitespace() || ";&|?\"'`(){},".contains(char);
+    let mut at = 0;
+    text.split(is_between).filter_map(move |word| {
+        let start = at;
+        at += word.len()
+            + text
+                .get(start + word.len()..)?
+                .chars()
+                .next()
+                .map_or(0, char::len_utf8);
+        // A colon by itself stands between a name and its value.
+        (!word.is_empty() && word != ":").then_some((start, word))
+    })
 }
 
 /// Returns the vector with each secret replaced by `<redacted:NAME>`, and the list of redactions.
@@ -145,60 +207,21 @@ fn is_secret_name(label: &str) -> bool {
 }
 
 fn key_by_form(text: &str) -> Option<(&'static str, usize)> {
-    const PREFIXES: [(&str, &str, usize); 15] = [
-        ("rpk_", "reprise-key", 20),
-        ("sk-", "api-key", 20),
-        ("rk_live_", "api-key", 20),
-        ("sk_live_", "api-key", 20),
-        ("ghp_", "github-token", 30),
-        ("gho_", "github-token", 30),
-        ("ghs_", "github-token", 30),
-        ("github_pat_", "github-token", 30),
-        ("glpat-", "gitlab-token", 20),
-        ("xoxb-", "slack-token", 20),
-        ("xoxp-", "slack-token", 20),
-        ("AKIA", "aws-key", 20),
-        ("AIza", "google-key", 35),
-        ("hf_", "hub-token", 20),
-        ("npm_", "npm-token", 30),
-    ];
-    let word = |char: char| char.is_ascii_alphanumeric() || char == '-' || char == '_';
-    for (prefix, kind, len_min) in PREFIXES {
-        for (at, _) in text.match_indices(prefix) {
-            let starts_word = text.get(..at).is_some_and(|before| !before.ends_with(word));
-            let len = text.get(at..).map_or(0, |rest| {
-                rest.find(|char| !word(char)).unwrap_or(rest.len())
-            });
-            if starts_word && len >= len_min {
-                return Some((kind, at));
-            }
-        }
-    }
-    if text.contains("PRIVATE KEY-----") {
-        return Some(("private-key", 0));
-    }
-    for marker in ["Bearer ", "bearer ", "Basic "] {
-        if let Some(at) = text.find(marker)
-            && text.len() >= at + marker.len() + 8
-        {
-            return Some(("authorization", at + marker.len()));
-        }
-    }
-    if let Some(at) = text.find("eyJ")
-        && text
-            .get(at..)
-            .is_some_and(|rest| rest.matches('.').count() == 2 && rest.len() > 40)
-    {
-        return Some(("jwt", at));
-    }
-    url_password(text).map(|at| ("url-password", at))
+    let password = url_password(text).map(|at| ("url-password", at));
+    let found = credentials::find(text).into_iter().chain(password);
+    found.min_by_key(|(_, start)| *start)
 }
 
-/// Returns where the password of `scheme://user:password@host` starts.
+/// Returns where the password of the first `scheme://user:password@host` starts.
 fn url_password(text: &str) -> Option<usize> {
-    let authority = text.find("://")? + 3;
+    let addresses = text.match_indices("://").map(|(at, mark)| at + mark.len());
+    addresses.into_iter().find_map(|at| password_at(text, at))
+}
+
+fn password_at(text: &str, authority: usize) -> Option<usize> {
     let rest = text.get(authority..)?;
-    let host = rest.get(..rest.find(['/', '?', '#']).unwrap_or(rest.len()))?;
+    let ends = |char: char| char.is_whitespace() || "/?#".contains(char);
+    let host = rest.get(..rest.find(ends).unwrap_or(rest.len()))?;
     let user = host.get(..host.rfind('@')?)?;
     let password = user.find(':')? + 1;
     (user.len() > password).then_some(authority + password)
@@ -311,6 +334,53 @@ mod tests {
         );
     }
 
+    /// Commands for a shell, headers and addresses hold several words: the first credential and all behind it goes.
+    #[test]
+    fn rb_md_09_credentials_inside_an_argument_are_taken_out() {
+        let key = "rpk_bbbbbbbbbbbbbbbbbbbbbbbbbbbbbb";
+        for (argument, expect) in [
+            (
+                format!("true \"Authorization: Bearer LEAKVAL1abcdefgh\" {key}"),
+                "true \"Authorization: Bearer <redacted:authorization>",
+            ),
+            (
+                format!("curl postgres://u:PW@h; echo {key}"),
+                "curl postgres://u:<redacted:url-password>",
+            ),
+            (
+                "http://a postgres://u:PW@h".to_owned(),
+                "http://a postgres://u:<redacted:url-password>",
+            ),
+            (
+                "A=1 DB_PASSWORD=x make".to_owned(),
+                "A=1 DB_PASSWORD=<redacted:db-password>",
+            ),
+            (
+                "export REPRISE_APPROVER_KEY=x; make".to_owned(),
+                "export REPRISE_APPROVER_KEY=<redacted:reprise-approver-key>",
+            ),
+            (
+                "https://h/p?a=1&api_key=x".to_owned(),
+                "https://h/p?a=1&api_key=<redacted:api-key>",
+            ),
+            (
+                "reprise task list --key x --json".to_owned(),
+                "reprise task list --key <redacted:key>",
+            ),
+            (
+                "reprise task list --key=x".to_owned(),
+                "reprise task list --key=<redacted:key>",
+            ),
+            ("X-Api-Key:x".to_owned(), "X-Api-Key:<redacted:x-api-key>"),
+            (
+                "{\"model\": \"m\", \"api_key\": \"x\"}".to_owned(),
+                "{\"model\": \"m\", \"api_key\": \"<redacted:api-key>",
+            ),
+        ] {
+            check(&["sh", "-c", &argument], &["sh", "-c", expect]);
+        }
+    }
+
     #[test]
     fn ordinary_arguments_stay() {
         let argv = [
@@ -328,6 +398,9 @@ mod tests {
             "task-sk-1",
             "",
             "a=b",
+            "tell me the password and the secret of it",
+            "cookie recipes: butter, sugar",
+            "wc -w < \"$0\"; date: now",
         ];
         let kept: Vec<&str> = argv
             .iter()

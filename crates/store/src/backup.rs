@@ -9,7 +9,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 
 use crate::directory::{self, FORMAT, blobs, database, make_private, sync_directory};
-use crate::{kept, wal};
+use crate::{head_file, wal};
 
 /// Whether the database will be changed in its place.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -46,7 +46,7 @@ pub(crate) fn make(directory: &Path, name: &str, database_is: Database) -> io::R
         Database::IsReplaced => link(&database(directory), &database(&under_way))?,
         Database::Changes => copy(&database(directory), &database(&under_way))?,
     }
-    for file in [kept::path(directory), directory.join(FORMAT)] {
+    for file in [head_file::path(directory), directory.join(FORMAT)] {
         if let Some(name) = file.file_name()
             && file.exists()
         {

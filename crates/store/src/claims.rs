@@ -159,7 +159,7 @@ pub(crate) fn changed(connection: &Connection) -> Result<u64, StoreFault> {
 
 /// The events whose claims must be there, gathered while the log is read from its beginning or from somewhere near its end.
 #[derive(Debug, Default)]
-pub(crate) struct Claimed {
+pub(crate) struct ClaimedEvents {
     /// How far the clock has gone forward, by the times of events.
     age: i64,
     last: Option<i64>,
@@ -167,7 +167,7 @@ pub(crate) struct Claimed {
     events: VecDeque<(Position, i64)>,
 }
 
-impl Claimed {
+impl ClaimedEvents {
     /// Takes the next event.
     pub(crate) fn add(&mut self, position: Position, event: &Event) {
         let time = event.created_at.as_micros();
@@ -243,7 +243,7 @@ pub(crate) fn are_gone(connection: &Connection) -> Result<bool, StoreFault> {
         after: Position(last.0.saturating_sub(TAIL)),
         limit: usize::try_from(TAIL).unwrap_or(usize::MAX),
     };
-    let mut claimed = Claimed::default();
+    let mut claimed = ClaimedEvents::default();
     for stored in read::events(connection, query)? {
         if let Ok(event) = Event::parse(&stored.bytes) {
             claimed.add(stored.position, &event);
@@ -275,8 +275,8 @@ mod tests {
         connection
     }
 
-    fn claimed(events: &[(u64, i64, bool)]) -> Claimed {
-        let mut claimed = Claimed::default();
+    fn claimed(events: &[(u64, i64, bool)]) -> ClaimedEvents {
+        let mut claimed = ClaimedEvents::default();
         for (position, time, has_key) in events {
             let id = EventName::new("abcdefgh").id(Position(*position));
             let mut event = Event::lost(&id, Timestamp::from_micros(*time), sha256(b""));

@@ -469,7 +469,7 @@ pub(crate) fn make_directory(directory: &Path) -> io::Result<()> {
 /// Closes to others what is open to them: a directory that somebody else made, and what an older program wrote into it
 /// under a wide umask. Returns what was changed. Files within closed directories need no look.
 #[cfg(unix)]
-pub(crate) fn tighten(directory: &Path) -> io::Result<Vec<PathBuf>> {
+pub(crate) fn restrict_permissions(directory: &Path) -> io::Result<Vec<PathBuf>> {
     use std::os::unix::fs::PermissionsExt;
     let mut changed = Vec::new();
     let entries = [LOCK, FORMAT, DATABASE, BLOBS].map(|name| directory.join(name));
@@ -490,7 +490,7 @@ pub(crate) fn tighten(directory: &Path) -> io::Result<Vec<PathBuf>> {
 }
 
 #[cfg(not(unix))]
-pub(crate) fn tighten(_: &Path) -> io::Result<Vec<PathBuf>> {
+pub(crate) fn restrict_permissions(_: &Path) -> io::Result<Vec<PathBuf>> {
     Ok(Vec::new())
 }
 

@@ -13,7 +13,7 @@ pub(crate) const AT_ONCE: usize = 256;
 
 /// What was taken out.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub(crate) struct Taken {
+pub(crate) struct RemovedContent {
     /// How many blobs.
     pub(crate) blobs: u64,
     /// How many bytes they had.
@@ -21,8 +21,11 @@ pub(crate) struct Taken {
 }
 
 /// Takes blobs out, in the transaction under way. Those that are not there, or are files, are left alone.
-pub(crate) fn take_out(connection: &Connection, digests: &[Digest]) -> rusqlite::Result<Taken> {
-    let mut taken = Taken::default();
+pub(crate) fn erase_blobs(
+    connection: &Connection,
+    digests: &[Digest],
+) -> rusqlite::Result<RemovedContent> {
+    let mut taken = RemovedContent::default();
     let mut in_events: BTreeMap<u64, Vec<usize>> = BTreeMap::new();
     let mut in_packs = in_events.clone();
     for digest in digests {

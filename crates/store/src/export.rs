@@ -324,7 +324,7 @@ impl Public {
         let word = event.payload.get("visibility");
         let is_public = word.is_none_or(|word| word == Visibility::Public.as_str());
         if is_public {
-            let moved = domain::moved(&event.payload);
+            let moved = domain::external_members(&event.payload);
             self.blobs.extend(moved.map(|moved| moved.digest));
         }
         let Ok(kind) = event.kind() else { return };

@@ -12,14 +12,14 @@ use engine::port::StoredEvent;
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Problem {
     /// What it is about.
-    pub what: What,
+    pub what: ProblemSubject,
     /// What is wrong.
     pub problem: String,
 }
 
 /// What a problem is about.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum What {
+pub enum ProblemSubject {
     /// The event at a position.
     Event(Position),
     /// The document with a key and an id.
@@ -40,13 +40,15 @@ impl fmt::Display for Problem {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let problem = &self.problem;
         match &self.what {
-            What::Event(position) => write!(f, "event at position {}: {problem}", position.0),
-            What::Document(_, id) => write!(f, "document `{id}`: {problem}"),
-            What::Blob(digest) => write!(f, "blob `{digest}`: {problem}"),
-            What::Tree => write!(f, "receipt log: {problem}"),
-            What::Database => write!(f, "database: {problem}"),
-            What::Log => write!(f, "log: {problem}"),
-            What::Files => write!(f, "files: {problem}"),
+            ProblemSubject::Event(position) => {
+                write!(f, "event at position {}: {problem}", position.0)
+            }
+            ProblemSubject::Document(_, id) => write!(f, "document `{id}`: {problem}"),
+            ProblemSubject::Blob(digest) => write!(f, "blob `{digest}`: {problem}"),
+            ProblemSubject::Tree => write!(f, "receipt log: {problem}"),
+            ProblemSubject::Database => write!(f, "database: {problem}"),
+            ProblemSubject::Log => write!(f, "log: {problem}"),
+            ProblemSubject::Files => write!(f, "files: {problem}"),
         }
     }
 }

@@ -1,7 +1,7 @@
 //! Leases and their holders, in the transaction under way. Epochs come from one counter that never goes back.
 
 use domain::Position;
-use engine::port::{Heartbeat, LeaseName, LeaseRequest, Whose};
+use engine::port::{Heartbeat, LeaseName, LeaseOwners, LeaseRequest};
 use rusqlite::{Connection, OptionalExtension};
 
 use crate::row::sql;
@@ -11,24 +11,24 @@ pub(crate) const HOLDERS: &str =
     "CREATE TABLE holders(holder TEXT PRIMARY KEY, ends_at INTEGER NOT NULL) STRICT, WITHOUT ROWID";
 
 /// Leases with their epochs.
-pub(crate) type Held = Vec<(LeaseName, u64)>;
+pub(crate) type LeaseEpochs = Vec<(LeaseName, u64)>;
 
 /// Makes leases of others a holder's.
 pub(crate) fn take_over(
     connection: &Connection,
-    whose: &Whose,
+    whose: &LeaseOwners,
     holder: &str,
     mut next_epoch: impl FnMut() -> u64,
-) -> rusqlite::Result<Held> {
+) -> rusqlite::Result<LeaseEpochs> {
     let names: Vec<u64> = match whose {
-        Whose::Everybody => {
+        LeaseOwners::Everybody => {
             connection.execute("DELETE FROM holders", [])?;
             connection
                 .prepare_cached("SELECT name FROM leases ORDER BY name")?
                 .query_map([], |row| row.get(0))?
                 .collect::<rusqlite::Result<_>>()?
         }
-        Whose::Holder(other) => {
+        LeaseOwners::Holder(other) => {
             forget(connection, other)?;
             connection
                 .prepare_cached("SELECT name FROM leases WHERE holder = ?1 ORDER BY name")?
@@ -46,7 +46,10 @@ pub(crate) fn take_over(
 }
 
 /// Notes that a holder is there, forgets those that are late and hold nothing, and returns what the holder holds.
-pub(crate) fn heartbeat(connection: &Connection, beat: &Heartbeat) -> rusqlite::Result<Held> {
+pub(crate) fn heartbeat(
+    connection: &Connection,
+    beat: &Heartbeat,
+) -> rusqlite::Result<LeaseEpochs> {
     connection
         .prepare_cached("INSERT OR REPLACE INTO holders(holder, ends_at) VALUES (?1, ?2)")?
         .execute((&*beat.holder, beat.ends_at()))?;
@@ -77,7 +80,7 @@ pub(crate) fn claim(
     connection: &Connection,
     wanted: &LeaseRequest,
     mut next_epoch: impl FnMut() -> u64,
-) -> rusqlite::Result<Held> {
+) -> rusqlite::Result<LeaseEpochs> {
     let mut taken = Vec::new();
     if is_late(connection, &wanted.holder, wanted)? {
         return Ok(taken);

@@ -13,7 +13,7 @@ use engine::port::Scope;
 use rusqlite::Connection;
 
 use crate::directory::{self, OpenError};
-use crate::kept::{self, Kept};
+use crate::head_file::{self, HeadRecord};
 use crate::read;
 use crate::schema;
 use crate::wal::{self, Wal};
@@ -83,7 +83,7 @@ impl fmt::Display for Loss {
 /// Looks at the write-ahead log of a directory in which nobody works. Returns what it holds, and what is lost of it.
 pub(crate) fn of_files(
     directory: &Path,
-    kept: Option<&Kept>,
+    kept: Option<&HeadRecord>,
 ) -> Result<(Wal, Option<Loss>), OpenError> {
     let wal = wal::read(directory).map_err(|error| OpenError::fault(directory, error))?;
     let kept = kept.and_then(|kept| kept.wal);
@@ -104,7 +104,7 @@ pub(crate) fn of_files(
 }
 
 /// Looks whether a log reaches as far as it did. What cannot be read is not judged here.
-pub(crate) fn of_log(blocks: &Connection, kept: &Kept) -> Option<Loss> {
+pub(crate) fn of_log(blocks: &Connection, kept: &HeadRecord) -> Option<Loss> {
     let found = match has_tables(blocks) {
         true => read::last_event(blocks, Scope::All).ok()?,
         false => None,
@@ -129,7 +129,7 @@ pub(crate) fn of_log(blocks: &Connection, kept: &Kept) -> Option<Loss> {
 
 /// Says of a directory without a database what it has lost, when a file beside it tells; else what was found.
 pub(crate) fn or_loss(found: OpenError, directory: &Path) -> OpenError {
-    match (&found, kept::read(directory)) {
+    match (&found, head_file::read(directory)) {
         (OpenError::NoLog { .. }, Ok(Some(kept))) if kept.position > Position::START => {
             let loss = Loss::Shorter {
                 found: Position::START,
@@ -142,7 +142,7 @@ pub(crate) fn or_loss(found: OpenError, directory: &Path) -> OpenError {
 }
 
 /// Refuses a directory in which nobody works when it has lost something.
-pub(crate) fn refuse(directory: &Path, kept: Option<&Kept>) -> Result<Wal, OpenError> {
+pub(crate) fn refuse(directory: &Path, kept: Option<&HeadRecord>) -> Result<Wal, OpenError> {
     let (wal, loss) = of_files(directory, kept)?;
     // Somebody may have begun to work here, and then the file changes under the reader.
     match loss {
@@ -161,14 +161,14 @@ pub(crate) fn refuse_without_head(
         && schema::keeps_head(connection).map_err(|error| OpenError::fault(directory, error))?;
     match had_one {
         true => Err(OpenError::MissingHead {
-            file: kept::path(directory),
+            file: head_file::path(directory),
         }),
         false => Ok(()),
     }
 }
 
 /// Returns behind which position a log goes on that has lost something: no id that was ever given out comes back.
-pub(crate) fn resume_after(found: Position, kept: Option<&Kept>, wal: Wal) -> Position {
+pub(crate) fn resume_after(found: Position, kept: Option<&HeadRecord>, wal: Wal) -> Position {
     match (kept, wal) {
         (Some(kept), _) => found.max(kept.position),
         (None, Wal::Damaged { behind, .. }) => found.plus(behind.saturating_mul(EVENTS_A_FRAME)),
@@ -184,7 +184,7 @@ pub(crate) fn keep_aside(directory: &Path) -> io::Result<PathBuf> {
         .find(|folder| !folder.exists())
         .unwrap_or_else(|| directory.join("lost"));
     directory::make_directory(&folder)?;
-    for file in [wal::path(directory), kept::path(directory)] {
+    for file in [wal::path(directory), head_file::path(directory)] {
         let Some(name) = file.file_name() else {
             continue;
         };

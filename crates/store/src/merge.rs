@@ -27,7 +27,7 @@ const RUN_BYTES: usize = 112 * 1024;
 
 /// A block as it was written.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Put {
+pub(crate) struct WrittenBlock {
     first: u64,
     events: u64,
     /// Of its blobs, by number.
@@ -35,7 +35,7 @@ pub(crate) struct Put {
     content_bytes: usize,
 }
 
-impl Put {
+impl WrittenBlock {
     /// None for a block without events, which stands elsewhere.
     pub(crate) fn of(block: &Block, digests: &[Digest]) -> Option<Self> {
         let events = block.events.iter().map(|event| event.bytes.len());
@@ -52,13 +52,13 @@ impl Put {
 /// Small blocks that stand side by side at the end of the log.
 #[derive(Debug, Default)]
 pub(crate) struct Run {
-    blocks: Vec<Put>,
+    blocks: Vec<WrittenBlock>,
     content_bytes: usize,
 }
 
 impl Run {
     /// Takes in what a commit wrote.
-    pub(crate) fn add(&mut self, written: Vec<Put>) {
+    pub(crate) fn add(&mut self, written: Vec<WrittenBlock>) {
         for block in written {
             let last = self.blocks.last();
             let is_next = last.is_none_or(|last| last.first + last.events == block.first);

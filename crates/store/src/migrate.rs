@@ -18,11 +18,11 @@ use crate::backup::{self, Database};
 use crate::block::Block;
 use crate::directory::{self, FORMAT_VERSION, OpenError, database, make_private, sync_directory};
 use crate::fault::fault;
-use crate::kept::Kept;
+use crate::head_file::HeadRecord;
 use crate::row::{further_bytes, id_bytes, sql};
 use crate::schema::{self, Role};
 use crate::table::Table;
-use crate::{kept, legacy, loss, notes, projection, tree};
+use crate::{head_file, legacy, loss, notes, projection, tree};
 
 /// Where the new database is made.
 const FOLDER: &str = "migrating";
@@ -67,7 +67,7 @@ pub fn migrate(
 ) -> Result<Option<Migrated>, OpenError> {
     directory::check(directory)?;
     let _lock = directory::claim(directory)?;
-    let kept = kept::read(directory)?;
+    let kept = head_file::read(directory)?;
     if let (_, Some(loss)) = loss::of_files(directory, kept.as_ref())? {
         return Err(OpenError::lost(directory, loss));
     }
@@ -77,7 +77,7 @@ pub fn migrate(
 /// The same for a directory that is claimed and whose write-ahead log was looked at.
 pub(crate) fn bring_forward(
     directory: &Path,
-    kept: Option<&Kept>,
+    kept: Option<&HeadRecord>,
     progress: &mut dyn FnMut(Migration),
 ) -> Result<Option<Migrated>, OpenError> {
     let failed = |error: io::Error| OpenError::fault(directory, error);

@@ -190,13 +190,13 @@ pub(crate) fn fill(connection: &Connection) -> rusqlite::Result<Vec<&'static str
 ///
 /// # Errors
 /// The name or the secret is missing, or a table: nothing tells what was in it.
-pub(crate) fn mend(
+pub(crate) fn repair(
     directory: &Path,
     connection: &mut Connection,
 ) -> Result<(Vec<String>, Vec<String>), OpenError> {
     let fault = |error: rusqlite::Error| OpenError::fault(directory, error);
     check_tables(directory, connection)?;
-    let flaws = shape::mend(directory, connection)?;
+    let flaws = shape::repair(directory, connection)?;
     // Refuses one without its name or its secret.
     schema::meta(directory, connection)?;
     let missing = missing(connection).map_err(fault)?;

@@ -13,7 +13,7 @@
 use std::collections::BTreeSet;
 
 use canon::Digest;
-use domain::{Event, Kind, Position};
+use domain::{Event, Kind, Position, payload};
 use engine::port::StoreFault;
 use receipts::merkle::{self, Frontier};
 use rusqlite::{Connection, OptionalExtension, TransactionBehavior};
@@ -28,7 +28,7 @@ use crate::usage::Usage;
 
 /// When a projection is written.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Written {
+pub(crate) enum WriteTime {
     /// In the transaction of the commit.
     InCommit,
     /// Afterwards.
@@ -39,7 +39,7 @@ pub(crate) trait Projection {
     /// Its name, and the number of its shape: one of another number is folded again.
     fn name(&self) -> (&'static str, u32);
 
-    fn written(&self) -> Written;
+    fn written(&self) -> WriteTime;
 
     /// Empties its tables.
     fn clear(&self) -> &'static str;
@@ -137,7 +137,15 @@ pub(crate) fn complete(connection: &mut Connection) -> Result<(), StoreFault> {
 
 /// Folds all of them again, in the transaction under way.
 pub(crate) fn rebuild(connection: &Connection) -> Result<(), StoreFault> {
+    clear_recent(connection)?;
     fold(connection, &mut all())
+}
+
+/// Empties the table of recent links as a whole, which works also where it is damaged: nothing in it is looked for.
+pub(crate) fn clear_recent(connection: &Connection) -> Result<(), StoreFault> {
+    connection
+        .execute_batch("DELETE FROM recent_links")
+        .map_err(fault)
 }
 
 /// Has one of them folded again by the next start.
@@ -153,7 +161,7 @@ pub(crate) fn note_migrated(connection: &Connection) -> rusqlite::Result<()> {
     all()
         .iter()
         .filter(|projection| {
-            projection.written() == Written::InCommit || projection.name().0 == RECEIPT_TREE
+            projection.written() == WriteTime::InCommit || projection.name().0 == RECEIPT_TREE
         })
         .try_for_each(|projection| note(connection, &**projection))
 }
@@ -205,8 +213,8 @@ impl Projection for EventLinks {
         ("event links", 1)
     }
 
-    fn written(&self) -> Written {
-        Written::InCommit
+    fn written(&self) -> WriteTime {
+        WriteTime::InCommit
     }
 
     fn clear(&self) -> &'static str {
@@ -236,8 +244,8 @@ impl Projection for DocumentLinks {
         ("document links", 1)
     }
 
-    fn written(&self) -> Written {
-        Written::InCommit
+    fn written(&self) -> WriteTime {
+        WriteTime::InCommit
     }
 
     fn clear(&self) -> &'static str {
@@ -271,8 +279,8 @@ impl Projection for SessionMessages {
         ("session messages", 1)
     }
 
-    fn written(&self) -> Written {
-        Written::InCommit
+    fn written(&self) -> WriteTime {
+        WriteTime::InCommit
     }
 
     fn clear(&self) -> &'static str {
@@ -296,8 +304,8 @@ impl Projection for SealedHeads {
         ("sealed heads", 1)
     }
 
-    fn written(&self) -> Written {
-        Written::InCommit
+    fn written(&self) -> WriteTime {
+        WriteTime::InCommit
     }
 
     fn clear(&self) -> &'static str {
@@ -327,8 +335,8 @@ impl Projection for StoredBytes {
         (USAGE, 1)
     }
 
-    fn written(&self) -> Written {
-        Written::Behind
+    fn written(&self) -> WriteTime {
+        WriteTime::Behind
     }
 
     fn clear(&self) -> &'static str {
@@ -360,8 +368,8 @@ impl Projection for ReceiptTree {
         (RECEIPT_TREE, 1)
     }
 
-    fn written(&self) -> Written {
-        Written::Behind
+    fn written(&self) -> WriteTime {
+        WriteTime::Behind
     }
 
     fn clear(&self) -> &'static str {
@@ -379,14 +387,10 @@ impl Projection for ReceiptTree {
             }
             self.last = stored.position;
             // One of another server has its leaf in the log of that server.
-            let hash = event
-                .payload
-                .get("receipt_hash")
-                .and_then(canon::Value::as_str);
             if kind == Ok(Kind::ReceiptImported) {
                 continue;
             }
-            let Some(hash) = hash.and_then(|hash| Digest::parse(hash).ok()) else {
+            let Some(hash) = payload::Receipt::of(&event.payload).receipt_hash() else {
                 return Err(StoreFault::new(format!(
                     "the event at position {} issues a receipt without a hash; run `reprise log verify`",
                     stored.position.0
@@ -455,8 +459,8 @@ impl Projection for FieldSegments {
         ("field segments", 1)
     }
 
-    fn written(&self) -> Written {
-        Written::Behind
+    fn written(&self) -> WriteTime {
+        WriteTime::Behind
     }
 
     fn clear(&self) -> &'static str {

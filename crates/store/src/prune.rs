@@ -23,11 +23,11 @@ use sha2::{Digest as _, Sha256};
 use crate::audit::AuditError;
 use crate::directory::{self, OpenError};
 use crate::fault::fault;
-use crate::kept::Kept;
+use crate::head_file::HeadRecord;
 use crate::row::sql;
 use crate::schema::{self, Role};
 use crate::table::Table;
-use crate::{blob, erase, kept, loss, migrate, projection, read};
+use crate::{blob, erase, head_file, loss, migrate, projection, read};
 
 /// How many rows are read at a time.
 const CHUNK: usize = 512;
@@ -73,7 +73,7 @@ pub fn prune(
         prune.reduce(*task)?;
         progress("events pruned", prune.pruned.events);
     }
-    let unneeded = prune.unneeded(&BTreeSet::new(), prune.noted()?, progress)?;
+    let unneeded = prune.unreferenced(&BTreeSet::new(), prune.noted()?, progress)?;
     prune.sweep(unneeded)?;
     let pruned = prune.pruned;
     closed(&connection)?;
@@ -84,7 +84,7 @@ pub fn prune(
 pub(crate) fn claimed(directory: &Path) -> Result<(directory::Lock, Connection), AuditError> {
     directory::check(directory)?;
     let lock = directory::claim(directory)?;
-    let kept = kept::read(directory)?;
+    let kept = head_file::read(directory)?;
     let connection = opened(directory, kept.as_ref(), schema::prepare)?.0;
     if kept.is_none() {
         loss::refuse_without_head(directory, &connection)?;
@@ -95,7 +95,7 @@ pub(crate) fn claimed(directory: &Path) -> Result<(directory::Lock, Connection),
 /// Opens the database of a claimed directory to change what is there, once it is prepared.
 pub(crate) fn opened<T>(
     directory: &Path,
-    kept: Option<&Kept>,
+    kept: Option<&HeadRecord>,
     prepare: impl FnOnce(&Path, &mut Connection) -> Result<T, OpenError>,
 ) -> Result<(Connection, T), AuditError> {
     loss::of_files(directory, kept)?
@@ -139,7 +139,7 @@ pub fn sweep(directory: &Path, progress: PruneProgress<'_>) -> Result<Pruned, Au
         connection: &connection,
         pruned: Pruned::default(),
     };
-    let unneeded = prune.unneeded(&BTreeSet::new(), prune.stored()?, progress)?;
+    let unneeded = prune.unreferenced(&BTreeSet::new(), prune.stored()?, progress)?;
     prune.sweep(unneeded)?;
     let pruned = prune.pruned;
     closed(&connection)?;
@@ -171,7 +171,7 @@ pub fn prunable(
         names.extend(prune.names_of(*task)?);
         prune.count(*task)?;
     }
-    for digest in prune.unneeded(&tasks, names, progress)? {
+    for digest in prune.unreferenced(&tasks, names, progress)? {
         if let Some(bytes) = blob::find_unchecked(directory, &connection, &digest)? {
             prune.pruned.blobs += 1;
             prune.pruned.bytes += bytes.len() as u64;
@@ -395,7 +395,7 @@ impl Prune<'_> {
                 for digest in some {
                     forget.execute([digest.as_bytes()])?;
                 }
-                let taken = erase::take_out(connection, some)?;
+                let taken = erase::erase_blobs(connection, some)?;
                 done.blobs += taken.blobs;
                 done.bytes += taken.bytes;
                 Ok(())

@@ -95,16 +95,37 @@ pub(crate) fn list(connection: &Connection, query: ListQuery) -> Result<Vec<Docu
         let after = sql(query.after.0);
         return messages(connection, &MESSAGES_AFTER, session, after, query.limit);
     }
-    select_documents(
-        connection,
-        &list_query(query),
-        [
-            i64::from(query.kind.number()),
-            sql(query.after.0),
-            sql(query.limit as u64),
-        ],
-        query.scope,
-    )
+    if query.open_only {
+        return list_open(connection, query);
+    }
+    let values = list_values(query);
+    select_documents(connection, &list_query(query), values, query.scope)
+}
+
+fn list_values(query: ListQuery) -> [i64; 3] {
+    let (kind, limit) = (query.kind.number(), query.limit as u64);
+    [i64::from(kind), sql(query.after.0), sql(limit)]
+}
+
+/// Lists what is open without what is damaged: one Task that cannot be read must not keep all others from being worked on.
+fn list_open(connection: &Connection, mut query: ListQuery) -> Result<Vec<Document>, StoreFault> {
+    let (statement, limit) = (list_query(query), query.limit);
+    let mut found = Vec::new();
+    loop {
+        query.limit = limit.saturating_sub(found.len());
+        let rows = select_rows(connection, &statement, list_values(query), query.scope)?;
+        let is_end = rows.len() < query.limit;
+        for row in rows {
+            query.after = row.key;
+            match row.document() {
+                Ok(document) => found.push(document),
+                Err(fault) => tracing::error!(%fault, "left out of the open documents"),
+            }
+        }
+        if is_end || found.len() >= limit {
+            return Ok(found);
+        }
+    }
 }
 
 /// Returns the Session when its Messages are asked for: no index of documents has them.
@@ -148,12 +169,20 @@ fn select_documents(
     values: [i64; 3],
     scope: Scope,
 ) -> Result<Vec<Document>, StoreFault> {
+    let rows = select_rows(connection, statement, values, scope)?;
+    rows.iter().map(DocumentRow::document).collect()
+}
+
+fn select_rows(
+    connection: &Connection,
+    statement: &str,
+    values: [i64; 3],
+    scope: Scope,
+) -> Result<Vec<DocumentRow>, StoreFault> {
     let values = values.into_iter().chain(scope_key(scope));
     let mut select = connection.prepare_cached(statement).map_err(fault)?;
-    let rows = select
-        .query_map(params_from_iter(values), DocumentRow::read)
-        .map_err(fault)?;
-    rows.map(|row| row.map_err(fault)?.document()).collect()
+    let rows = select.query_map(params_from_iter(values), DocumentRow::read);
+    rows.and_then(Iterator::collect).map_err(fault)
 }
 
 fn list_query(query: ListQuery) -> String {

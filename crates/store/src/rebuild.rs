@@ -16,10 +16,10 @@ use rusqlite::{Connection, TransactionBehavior};
 use crate::audit::{Audit, AuditError, documents};
 use crate::directory::{self, OpenError};
 use crate::fault::fault;
-use crate::fold::{Problem, What, is_unfoldable, read_event, reseal};
+use crate::fold::{Problem, ProblemSubject, is_unfoldable, read_event, reseal};
 use crate::row::DocumentRow;
 use crate::schema::{self, Role};
-use crate::{backup, kept, loss, migrate, notes, projection, read};
+use crate::{backup, head_file, loss, migrate, notes, projection, read};
 
 /// What was rebuilt and where it differs.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -40,7 +40,7 @@ pub struct Rebuilt {
 
 /// What is not folded.
 #[derive(Default)]
-struct Kept {
+struct NotFolded {
     /// Resources that depend on headers.
     resources: BTreeSet<Position>,
     /// Positions of which a repair left not even an envelope.
@@ -81,7 +81,7 @@ pub fn rebuild(
     let audit = Audit::open(directory)?;
     let (_aside, connection) = TemporaryDatabase::make(directory)?;
     let mut rebuilt = Rebuilt::default();
-    let mut kept = Kept::default();
+    let mut kept = NotFolded::default();
     if fold(&audit, &connection, &mut rebuilt, &mut kept, progress)? {
         compare(&audit, &connection, &mut rebuilt, &kept)?;
     }
@@ -100,7 +100,7 @@ pub fn rebuild_and_write(
 ) -> Result<(Rebuilt, Option<PathBuf>), AuditError> {
     directory::check(directory)?;
     let _lock = directory::claim(directory)?;
-    let kept = kept::read(directory)?;
+    let kept = head_file::read(directory)?;
     if let (_, Some(loss)) = loss::of_files(directory, kept.as_ref())? {
         return Err(OpenError::lost(directory, loss).into());
     }
@@ -108,7 +108,7 @@ pub fn rebuild_and_write(
     let audit = Audit::open(directory)?;
     let (aside, connection) = TemporaryDatabase::make(directory)?;
     let mut rebuilt = Rebuilt::default();
-    let mut unfolded = Kept::default();
+    let mut unfolded = NotFolded::default();
     if !fold(&audit, &connection, &mut rebuilt, &mut unfolded, progress)? {
         return Ok((rebuilt, None));
     }
@@ -161,7 +161,7 @@ fn fold(
     audit: &Audit,
     aside: &Connection,
     rebuilt: &mut Rebuilt,
-    kept: &mut Kept,
+    kept: &mut NotFolded,
     progress: &mut dyn FnMut(u64, u64),
 ) -> Result<bool, AuditError> {
     let mut after = Position::START;
@@ -177,7 +177,7 @@ fn fold(
                 Err(damaged) => (damaged.first, Err(damaged.to_string())),
             };
             if let Err(problem) = folded {
-                let what = What::Event(position);
+                let what = ProblemSubject::Event(position);
                 rebuilt.problems.push(Problem { what, problem });
                 return Ok(false);
             }
@@ -193,7 +193,7 @@ fn fold_one(
     aside: &Connection,
     row: &StoredEvent,
     rebuilt: &mut Rebuilt,
-    kept: &mut Kept,
+    kept: &mut NotFolded,
 ) -> Result<Result<(), String>, AuditError> {
     let event = match read_event(audit.name(), row) {
         Ok(event) => event,
@@ -273,7 +273,7 @@ fn keep(
 }
 
 /// Keeps documents as they are stored whose last event a repair could not read: the fold does not know what it did.
-fn keep_after_gaps(audit: &Audit, aside: &Connection, kept: &Kept) -> Result<(), AuditError> {
+fn keep_after_gaps(audit: &Audit, aside: &Connection, kept: &NotFolded) -> Result<(), AuditError> {
     if kept.gone.is_empty() {
         return Ok(());
     }
@@ -304,7 +304,7 @@ fn compare(
     audit: &Audit,
     aside: &Connection,
     rebuilt: &mut Rebuilt,
-    kept: &Kept,
+    kept: &NotFolded,
 ) -> Result<(), AuditError> {
     let mut stored = Rows::new(|after| audit.documents(after));
     let mut folded = Rows::new(|after| Ok(documents(aside, after)?));
@@ -330,7 +330,7 @@ fn compare(
         };
         let key = row.key;
         if let Some(problem) = problem {
-            let what = What::Document(key, row.id);
+            let what = ProblemSubject::Document(key, row.id);
             rebuilt.problems.push(Problem { what, problem });
         }
         if left.as_ref().is_some_and(|row| row.key == key) {

@@ -83,19 +83,27 @@ pub(crate) fn count(connection: &Connection) -> rusqlite::Result<u64> {
 
 /// Moves all rows to where they are found by their links, in the transaction under way.
 pub(crate) fn move_all(connection: &Connection) -> rusqlite::Result<()> {
-    // Sorted, so that each page is written to once.
+    // Sorted, so that each page is written to once. A row that is there already is damage. It goes with
+    // the move, which must not stop everybody who writes.
     let moves = [
         ("event_links(link, first)", OF_BLOCK),
         ("session_messages(session, key)", OF_MESSAGE),
     ];
+    let mut moved = 0;
     for (into, kind) in moves {
         let text = format!(
-            "INSERT INTO {into} SELECT link, number FROM recent_links WHERE kind = ?1 ORDER BY link, number"
+            "INSERT OR IGNORE INTO {into} SELECT link, number FROM recent_links WHERE kind = ?1 ORDER BY link, number"
         );
-        connection.prepare_cached(&text)?.execute([kind])?;
+        moved += connection.prepare_cached(&text)?.execute([kind])?;
     }
-    connection
+    let removed = connection
         .prepare_cached("DELETE FROM recent_links")?
-        .execute([])
-        .map(drop)
+        .execute([])?;
+    if moved != removed {
+        tracing::error!(
+            rows = removed.abs_diff(moved),
+            "recent links were there twice or of no known kind; run `reprise log verify`"
+        );
+    }
+    Ok(())
 }

@@ -20,15 +20,15 @@ use rusqlite::{Connection, OptionalExtension, TransactionBehavior};
 
 use crate::audit::{Audit, AuditError};
 use crate::block::Block;
-use crate::claims::Claimed;
+use crate::claims::ClaimedEvents;
 use crate::directory::{self, OpenError};
 use crate::fault::fault;
 use crate::fold::read_event;
-use crate::kept::Keeper;
+use crate::head_file::HeadWriter;
 use crate::prune::{self, Headers};
 use crate::row::{DocumentRow, sql};
 use crate::table::Table;
-use crate::{blob, kept, notes, projection, read, recent, schema, shape, write};
+use crate::{blob, head_file, notes, projection, read, recent, schema, shape, write};
 
 /// How many events a block can hold: it is cut by the size of its content, and no event is smaller than this allows.
 const BLOCK_EVENTS_MAX: u64 = 256;
@@ -101,7 +101,7 @@ pub fn repairable(directory: &Path) -> Result<Repair, AuditError> {
     Ok(Repair {
         database,
         notes: notes::missing(audit.connection()).map_err(fault)?,
-        flaws: shape::mendable(audit.connection()).map_err(fault)?,
+        flaws: shape::repairable(audit.connection()).map_err(fault)?,
         head: audit.unreadable_head().is_some() || (had_head && !audit.has_head()),
         ..found
     })
@@ -125,6 +125,7 @@ fn mend_indexes(connection: &Connection) -> Vec<String> {
         let transaction =
             rusqlite::Transaction::new_unchecked(connection, TransactionBehavior::Immediate)
                 .map_err(fault)?;
+        projection::clear_recent(connection)?;
         connection.execute_batch("REINDEX").map_err(fault)?;
         projection::rebuild(connection)?;
         transaction.commit().map_err(fault)
@@ -146,11 +147,11 @@ fn mend_indexes(connection: &Connection) -> Vec<String> {
 pub fn repair(directory: &Path) -> Result<Repair, AuditError> {
     directory::check(directory)?;
     let _lock = directory::claim(directory)?;
-    let (kept, is_unreadable) = match kept::read(directory) {
+    let (kept, is_unreadable) = match head_file::read(directory) {
         Err(OpenError::UnreadableHead { .. }) => (None, true),
         read => (read?, false),
     };
-    let (connection, (notes, flaws)) = prune::opened(directory, kept.as_ref(), notes::mend)?;
+    let (connection, (notes, flaws)) = prune::opened(directory, kept.as_ref(), notes::repair)?;
     let had_head = schema::keeps_head(&connection).map_err(fault)?;
     let head = is_unreadable || (had_head && kept.is_none());
     let database = damage_of(&connection);
@@ -184,8 +185,8 @@ pub fn repair(directory: &Path) -> Result<Repair, AuditError> {
     }
     prune::closed(&connection)?;
     if head {
-        let kept = write::kept_of(&connection)?;
-        Keeper::open(directory, kept).map_err(AuditError::file(&kept::path(directory)))?;
+        let kept = write::head_record(&connection)?;
+        HeadWriter::open(directory, kept).map_err(AuditError::file(&head_file::path(directory)))?;
     }
     Ok(survey.repair)
 }
@@ -215,7 +216,7 @@ struct Survey<'a> {
     /// The blocks of these.
     touched: BTreeSet<u64>,
     packs: BTreeMap<u64, Vec<u8>>,
-    claimed: Claimed,
+    claimed: ClaimedEvents,
     repair: Repair,
 }
 
@@ -232,10 +233,10 @@ impl<'a> Survey<'a> {
             headers: BTreeMap::new(),
             touched: BTreeSet::new(),
             packs: BTreeMap::new(),
-            claimed: Claimed::default(),
+            claimed: ClaimedEvents::default(),
             repair: Repair::default(),
         };
-        let kept = kept::read(directory).ok().flatten();
+        let kept = head_file::read(directory).ok().flatten();
         let end = kept.map_or(audit.head(), |kept| audit.head().max(kept.position));
         survey.events(end)?;
         survey.blobs(audit)?;

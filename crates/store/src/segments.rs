@@ -5,7 +5,7 @@
 //! a row that says something else is not used.
 
 use domain::Position;
-use engine::port::{FieldSegment, KeptSegment, StoreFault, UnusableSegment};
+use engine::port::{FieldSegment, StoreFault, StoredSegment, UnusableSegment};
 use rusqlite::{Connection, OptionalExtension};
 
 use crate::codec;
@@ -80,7 +80,7 @@ pub(crate) fn next(
     connection: &Connection,
     field: Position,
     after: u64,
-) -> Result<Option<KeptSegment>, StoreFault> {
+) -> Result<Option<StoredSegment>, StoreFault> {
     let select = "SELECT last, position, bytes FROM field_segments WHERE field = ?1 AND after = ?2";
     let found: Option<(i64, i64, Vec<u8>)> = connection
         .prepare_cached(select)

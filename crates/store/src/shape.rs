@@ -53,7 +53,7 @@ pub(crate) fn refuse(directory: &Path, connection: &Connection) -> Result<(), Op
 }
 
 /// Sets right what can be; returns what was wrong with it.
-pub(crate) fn mend(
+pub(crate) fn repair(
     directory: &Path,
     connection: &mut Connection,
 ) -> Result<Vec<String>, OpenError> {
@@ -74,15 +74,15 @@ pub(crate) fn mend(
     mend(connection).map_err(|error: rusqlite::Error| OpenError::fault(directory, error))
 }
 
-/// Returns what [`mend`] would set right.
-pub(crate) fn mendable(connection: &Connection) -> rusqlite::Result<Vec<String>> {
+/// Returns what [`repair`] would set right.
+pub(crate) fn repairable(connection: &Connection) -> rusqlite::Result<Vec<String>> {
     let found = flaws(connection)?.into_iter().filter(Flaw::refuses);
     Ok(found.map(|flaw| flaw.problem).collect())
 }
 
 /// Returns every flaw: of tables and indexes first, then of notes.
 pub(crate) fn flaws(connection: &Connection) -> rusqlite::Result<Vec<Flaw>> {
-    let mut flaws = built(connection)?;
+    let mut flaws = schema_flaws(connection)?;
     if schema::has_notes(connection)? {
         flaws.extend(noted(connection)?);
     }
@@ -104,7 +104,7 @@ fn parts(connection: &Connection) -> rusqlite::Result<BTreeMap<String, (String, 
 
 /// Compares tables, indexes, triggers and views with those of a new log. Missing tables are for
 /// [`notes::check_tables`]; columns that were added later stand at another place in an older log.
-pub(crate) fn built(connection: &Connection) -> rusqlite::Result<Vec<Flaw>> {
+pub(crate) fn schema_flaws(connection: &Connection) -> rusqlite::Result<Vec<Flaw>> {
     let new = Connection::open_in_memory()?;
     schema::make_tables(&new)?;
     schema::prepare_pruning(&new)?;

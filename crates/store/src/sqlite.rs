@@ -11,17 +11,17 @@ use canon::Digest;
 use domain::{Blob, Document, EventName, Position};
 use engine::port::{
     ApiKey, BlobStore, BoxFuture, Claim, ClaimScope, Commit, CommitError, Committed, Erased,
-    FieldSegment, Heartbeat, Incoming, KeptSegment, KeyStore, LastEvents, LeaseName, LeaseRequest,
-    LeaseStore, ListQuery, NewestQuery, News, ReadEvents, Scope, SegmentStore, Store, StoreFault,
-    Stored, StoredEvent, Tree, TreeAppend, TreeStore, Whose,
+    FieldSegment, Heartbeat, Incoming, KeyStore, LastEvents, LeaseName, LeaseOwners, LeaseRequest,
+    LeaseStore, ListQuery, NewestQuery, News, ReadEvents, Scope, SegmentStore, StorageUse, Store,
+    StoreFault, StoredEvent, StoredSegment, Tree, TreeAppend, TreeStore,
 };
 use rusqlite::Connection;
 use tokio::sync::{broadcast, oneshot};
 
 use crate::directory::{self, Lock, OpenError, Presence};
 use crate::fault::{closed, fault};
+use crate::head_file::{self, HeadRecord};
 use crate::incoming::{self, IncomingFile};
-use crate::kept::{self, Kept};
 use crate::loss::{self, Loss};
 use crate::schema::{self, Meta, Role};
 use crate::sharing::Watch;
@@ -58,7 +58,7 @@ impl Default for Options {
 
 /// What a directory had lost that was opened nevertheless.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Lost {
+pub struct AcceptedLoss {
     /// Why it was refused.
     pub loss: Loss,
     /// The position of the last event that can be read.
@@ -72,7 +72,7 @@ pub struct Lost {
 }
 
 /// Refuses a claimed directory whose log does not reach as far as it did, or where nothing says so any more.
-fn refuse_loss(directory: &Path, kept: Option<&Kept>) -> Result<(), OpenError> {
+fn refuse_loss(directory: &Path, kept: Option<&HeadRecord>) -> Result<(), OpenError> {
     if let Some(loss) = lost_of_log(directory, kept)? {
         return Err(OpenError::lost(directory, loss));
     }
@@ -85,7 +85,7 @@ fn refuse_loss(directory: &Path, kept: Option<&Kept>) -> Result<(), OpenError> {
 }
 
 /// Looks whether the log of a claimed directory reaches as far as it did.
-fn lost_of_log(directory: &Path, kept: Option<&Kept>) -> Result<Option<Loss>, OpenError> {
+fn lost_of_log(directory: &Path, kept: Option<&HeadRecord>) -> Result<Option<Loss>, OpenError> {
     let Some(kept) = kept else { return Ok(None) };
     if !directory::database(directory).exists() {
         let (found, kept) = (Position::START, kept.position);
@@ -100,8 +100,8 @@ fn lost_of_log(directory: &Path, kept: Option<&Kept>) -> Result<Option<Loss>, Op
 fn prepare(directory: &Path, role: Role) -> Result<Connection, OpenError> {
     directory::adopt(directory)?;
     incoming::clear(directory).map_err(|error| OpenError::fault(directory, error))?;
-    let tightened =
-        directory::tighten(directory).map_err(|error| OpenError::fault(directory, error))?;
+    let tightened = directory::restrict_permissions(directory)
+        .map_err(|error| OpenError::fault(directory, error))?;
     for path in tightened {
         let path = path.display();
         tracing::warn!("closed `{path}` to other users: what is in the log could be read there");
@@ -164,7 +164,7 @@ impl SqliteStore {
             // Whoever was there first has looked for losses, and goes on writing.
             return Self::work(directory, options, lock, Wal::None, Position::START);
         }
-        let kept = kept::read(directory)?;
+        let kept = head_file::read(directory)?;
         let (mut wal, loss) = loss::of_files(directory, kept.as_ref())?;
         if let Some(loss) = loss {
             return Err(OpenError::lost(directory, loss));
@@ -184,14 +184,14 @@ impl SqliteStore {
     pub fn open_accepting_loss(
         directory: &Path,
         options: Options,
-    ) -> Result<Option<(Self, Lost)>, OpenError> {
+    ) -> Result<Option<(Self, AcceptedLoss)>, OpenError> {
         directory::check(directory)?;
         let options = Options {
             shared: false,
             ..options
         };
         let lock = directory::claim(directory)?;
-        let kept = kept::read(directory)?;
+        let kept = head_file::read(directory)?;
         let (wal, loss) = loss::of_files(directory, kept.as_ref())?;
         if loss.is_none() {
             migrate::bring_forward(directory, None, &mut |_| {})?;
@@ -208,7 +208,7 @@ impl SqliteStore {
         let found = last_position(directory)?;
         let after = loss::resume_after(found, kept.as_ref(), wal);
         let store = Self::work(directory, options, lock, Wal::None, after)?;
-        let lost = Lost {
+        let lost = AcceptedLoss {
             loss,
             found,
             acknowledged: kept.map(|kept| kept.position),
@@ -318,7 +318,7 @@ impl SqliteStore {
     /// There is no log, a newer program wrote it, or the disk fails.
     pub fn open_reader(directory: &Path) -> Result<Self, OpenError> {
         directory::check(directory)?;
-        let kept = kept::read(directory)?;
+        let kept = head_file::read(directory)?;
         if !directory::is_held(directory) {
             loss::refuse(directory, kept.as_ref())?;
         }
@@ -478,12 +478,13 @@ impl Store for SqliteStore {
         self.published.news.subscribe()
     }
 
-    fn stored(&self, workspace: Position) -> Option<Stored> {
+    fn stored(&self, workspace: Position) -> Option<StorageUse> {
         self.published.with_usage(|usage| usage.of(workspace))
     }
 
-    fn stored_apart(&self, workspace: Position) -> Option<Stored> {
-        self.published.with_usage(|usage| usage.apart_of(workspace))
+    fn stored_apart(&self, workspace: Position) -> Option<StorageUse> {
+        self.published
+            .with_usage(|usage| usage.separate_use_of(workspace))
     }
 
     fn documents(
@@ -622,7 +623,7 @@ impl BlobStore for SqliteStore {
 impl LeaseStore for SqliteStore {
     fn take_over(
         &self,
-        whose: Whose,
+        whose: LeaseOwners,
         holder: Box<str>,
     ) -> BoxFuture<'_, Result<Vec<(LeaseName, u64)>, StoreFault>> {
         self.write_or_fault(move |writer| writer.take_over(&whose, &holder))
@@ -652,7 +653,7 @@ impl SegmentStore for SqliteStore {
         &self,
         field: Position,
         after: u64,
-    ) -> BoxFuture<'_, Result<Option<KeptSegment>, StoreFault>> {
+    ) -> BoxFuture<'_, Result<Option<StoredSegment>, StoreFault>> {
         self.read(move |connection| segments::next(connection, field, after))
     }
 

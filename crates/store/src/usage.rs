@@ -6,8 +6,8 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use domain::{COUNTED_APART, Event, Kind, NamedBlob, Position};
-use engine::port::{StoreFault, Stored, StoredEvent};
+use domain::{COUNTED_APART, Event, Kind, NamedBlob, Position, payload};
+use engine::port::{StorageUse, StoreFault, StoredEvent};
 use rusqlite::Connection;
 
 use crate::block::Block;
@@ -140,8 +140,8 @@ impl Usage {
     }
 
     /// Says how much a Workspace has, and all of them.
-    pub(crate) fn of(&self, workspace: Position) -> Stored {
-        Stored {
+    pub(crate) fn of(&self, workspace: Position) -> StorageUse {
+        StorageUse {
             of_workspace: self.workspaces.get(&workspace.0).copied().unwrap_or(0),
             total: self.total,
             workspaces: self.workspaces.len() - self.workspaces_apart,
@@ -149,9 +149,9 @@ impl Usage {
     }
 
     /// Says the same of what is counted apart.
-    pub(crate) fn apart_of(&self, workspace: Position) -> Stored {
+    pub(crate) fn separate_use_of(&self, workspace: Position) -> StorageUse {
         let key = workspace.0 | APART;
-        Stored {
+        StorageUse {
             of_workspace: self.workspaces.get(&key).copied().unwrap_or(0),
             total: self.total_apart,
             workspaces: self.workspaces_apart,
@@ -196,10 +196,11 @@ fn bytes_of(stored: &StoredEvent) -> (u64, bool) {
         return (own, false);
     }
     let stated = |value: &canon::Value| value.get("bytes").and_then(canon::Value::as_u64);
-    let moved: u64 = domain::moved(&event.payload)
+    let moved: u64 = domain::external_members(&event.payload)
         .filter_map(|moved| moved.bytes)
         .sum();
-    let parts = event.payload.get("parts").and_then(canon::Value::as_array);
+    let parts = payload::Message::of(&event.payload).parts();
+    let parts = parts.and_then(canon::Value::as_array);
     let parts = parts.into_iter().flatten();
     let parts: u64 = parts
         .filter(|part| part.get("redacted") == Some(&canon::Value::Bool(true)))
@@ -210,10 +211,9 @@ fn bytes_of(stored: &StoredEvent) -> (u64, bool) {
         Some(_) => ["bytes", "bundle_bytes"]
             .iter()
             .find_map(|name| event.payload.get(*name)?.as_u64()),
-        None if named == NamedBlob::Entry => event
-            .payload
-            .get("content_bytes")
-            .and_then(canon::Value::as_u64),
+        None if named == NamedBlob::Entry => {
+            payload::FieldEntry::of(&event.payload).content_bytes()
+        }
         None => None,
     };
     let bytes = own

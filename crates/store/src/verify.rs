@@ -14,14 +14,15 @@ use std::sync::Arc;
 use canon::{Digest, Value, sha256};
 use domain::{
     Document, Documents, Event, Kind, Links, NamedBlob, Position, Scratch, Visibility, links,
+    payload,
 };
 use engine::port::StoredEvent;
 
 use crate::audit::{Audit, AuditError, DamagedBlock};
-use crate::claims::Claimed;
+use crate::claims::ClaimedEvents;
 use crate::directory::OpenError;
 use crate::fault::fault;
-use crate::fold::{Problem, What, is_unfoldable, read_event, reseal};
+use crate::fold::{Problem, ProblemSubject, is_unfoldable, read_event, reseal};
 use crate::prune::Headers;
 use crate::row::DocumentRow;
 use crate::schema;
@@ -91,7 +92,7 @@ fn lost(error: &OpenError) -> Report {
     let problem = format!("{error}; {}", error.hint());
     Report {
         problems: vec![Problem {
-            what: What::Log,
+            what: ProblemSubject::Log,
             problem,
         }],
         ..Report::default()
@@ -106,25 +107,25 @@ fn check(audit: &Audit, progress: &mut dyn FnMut(u64, u64)) -> Result<Report, Au
         (false, Ok(true)) => {
             let problem = "the file `head` is missing, which says how far the log had come: its end may be missing too; \
                  restore it from a backup, or let `reprise log repair --apply` write it again";
-            check.report(What::Log, problem.to_owned());
+            check.report(ProblemSubject::Log, problem.to_owned());
         }
         (false, _) => check.report.without_head = true,
     }
     if let Some(error) = audit.unreadable_head() {
-        check.report(What::Log, format!("{error}; {}", error.hint()));
+        check.report(ProblemSubject::Log, format!("{error}; {}", error.hint()));
     }
     if let Some(loss) = audit.loss() {
-        check.report(What::Log, loss.to_string());
+        check.report(ProblemSubject::Log, loss.to_string());
     }
     let known = check.report.problems.len();
     for problem in audit.integrity()? {
-        check.report(What::Database, problem);
+        check.report(ProblemSubject::Database, problem);
     }
     if check.report.problems.len() > known {
         // What its pages and indexes say cannot be relied on: whatever else was found would mislead.
         return Ok(check.report);
     }
-    let flaws = shape::built(audit.connection()).map_err(fault)?;
+    let flaws = shape::schema_flaws(audit.connection()).map_err(fault)?;
     if flaws.iter().any(Flaw::refuses) {
         // Nor on what a missing index would find.
         check.flaws(flaws);
@@ -189,7 +190,7 @@ struct Check<'a> {
     lost_blobs: BTreeSet<Digest>,
     /// What a purge of a memory field erased, as the log says.
     erased: BTreeSet<Digest>,
-    claimed: Claimed,
+    claimed: ClaimedEvents,
 }
 
 impl<'a> Check<'a> {
@@ -210,11 +211,11 @@ impl<'a> Check<'a> {
             gone: BTreeSet::new(),
             lost_blobs: audit.lost_blobs()?,
             erased: BTreeSet::new(),
-            claimed: Claimed::default(),
+            claimed: ClaimedEvents::default(),
         })
     }
 
-    fn report(&mut self, what: What, problem: String) {
+    fn report(&mut self, what: ProblemSubject, problem: String) {
         self.report.problems.push(Problem { what, problem });
     }
 
@@ -224,7 +225,10 @@ impl<'a> Check<'a> {
                 true => "let `reprise log repair --apply` set it right",
                 false => "remove it if nobody needs it",
             };
-            self.report(What::Database, format!("{}: {hint}", flaw.problem));
+            self.report(
+                ProblemSubject::Database,
+                format!("{}: {hint}", flaw.problem),
+            );
         }
     }
 
@@ -236,7 +240,7 @@ impl<'a> Check<'a> {
             false => block.last,
         };
         self.lost.push((block.first, last));
-        self.report(What::Event(block.first), block.to_string());
+        self.report(ProblemSubject::Event(block.first), block.to_string());
         // The stored documents stand in for those that the lost events created.
         let mut after = Position(block.first.0.saturating_sub(1));
         loop {
@@ -274,14 +278,14 @@ impl<'a> Check<'a> {
                 }
                 if event.is_lost() {
                     let problem = "stands for an event that was lost, though no repair left it";
-                    self.report(What::Event(row.position), problem.to_owned());
+                    self.report(ProblemSubject::Event(row.position), problem.to_owned());
                 }
                 self.report.names_keys |= matches!(
                     event.kind(),
                     Ok(Kind::ReceiptIssued | Kind::TrustRecorded | Kind::TreeHeadSealed)
                 );
                 if event.kind() == Ok(Kind::TreeHeadSealed) {
-                    self.report.signing_keys = digest_in(event.payload.get("keys"));
+                    self.report.signing_keys = payload::TreeHeadSealed::of(&event.payload).keys();
                 }
                 if event.is_header() {
                     self.report.pruned += 1;
@@ -293,7 +297,7 @@ impl<'a> Check<'a> {
                 self.fold(&event, row)
             }
             Err(problem) => {
-                self.report(What::Event(row.position), problem);
+                self.report(ProblemSubject::Event(row.position), problem);
                 let version = self.before(row).map_or(1, |before| before.version + 1);
                 self.pass_over(row, version)
             }
@@ -310,7 +314,7 @@ impl<'a> Check<'a> {
         self.report.repaired += 1;
         if sha256(&row.bytes) != noted || !event.is_header() {
             let problem = "is not the header that a repair left here".to_owned();
-            self.report(What::Event(row.position), problem);
+            self.report(ProblemSubject::Event(row.position), problem);
         }
         if !event.is_lost() {
             return self.fold(event, row);
@@ -339,7 +343,7 @@ impl<'a> Check<'a> {
         }
         for position in std::mem::take(&mut self.repaired).into_keys() {
             let problem = "the header that a repair left here is missing".to_owned();
-            self.report(What::Event(position), problem);
+            self.report(ProblemSubject::Event(position), problem);
         }
         self.report.lost_blobs = self.lost_blobs.len() as u64;
     }
@@ -351,7 +355,7 @@ impl<'a> Check<'a> {
 
     fn fold(&mut self, event: &Event, row: &StoredEvent) -> Result<(), AuditError> {
         let log = self.audit.name();
-        let what = || What::Event(row.position);
+        let what = || ProblemSubject::Event(row.position);
         let previous = event.previous_event_id.as_deref();
         if previous
             .and_then(|id| log.position(id))
@@ -450,12 +454,12 @@ impl<'a> Check<'a> {
         };
         let Some(mut document) = stand_in else {
             let problem = "is pruned, and the document that it changed is missing".to_owned();
-            self.report(What::Event(row.position), problem);
+            self.report(ProblemSubject::Event(row.position), problem);
             return self.pass_over(row, event.sequence);
         };
         if links != row.links || document.id != event.resource.id {
             let problem = "is indexed under other resources than its ids name".to_owned();
-            self.report(What::Event(row.position), problem);
+            self.report(ProblemSubject::Event(row.position), problem);
         }
         document.version = event.sequence;
         document.tip = row.position;
@@ -486,12 +490,12 @@ impl<'a> Check<'a> {
             } else {
                 "has headers in the place of events, though it was never pruned"
             };
-            self.report(What::Document(task, id), problem.to_owned());
+            self.report(ProblemSubject::Document(task, id), problem.to_owned());
         }
         for task in noted.into_keys() {
             let id = self.ids.get(&task).cloned().unwrap_or_default();
             let problem = "was pruned, and the headers of its events are missing".to_owned();
-            self.report(What::Document(task, id), problem);
+            self.report(ProblemSubject::Document(task, id), problem);
         }
         Ok(())
     }
@@ -502,13 +506,13 @@ impl<'a> Check<'a> {
             // A caller's words: nothing is kept for them.
             return;
         }
-        for moved in domain::moved(&event.payload) {
+        for moved in domain::external_members(&event.payload) {
             self.references.entry(moved.digest).or_insert(position);
             if moved.member == "parts" {
                 self.parts.insert(moved.digest, position);
             }
         }
-        if let Some(parts) = event.payload.get("parts") {
+        if let Some(parts) = payload::Message::of(&event.payload).parts() {
             self.refer_parts(parts, position);
         }
         let named = event.kind().map_or(NamedBlob::None, Kind::named_blob);
@@ -561,14 +565,14 @@ impl<'a> Check<'a> {
                     },
                 };
                 if let Some(problem) = problem {
-                    self.report(What::Document(row.key, row.id), problem);
+                    self.report(ProblemSubject::Document(row.key, row.id), problem);
                 }
             }
         }
         for (key, document) in expected {
             if !self.damaged.contains(&key) {
                 let problem = "is missing, though events changed it".to_owned();
-                self.report(What::Document(key, document.id.clone()), problem);
+                self.report(ProblemSubject::Document(key, document.id.clone()), problem);
             }
         }
         Ok(())
@@ -583,7 +587,7 @@ impl<'a> Check<'a> {
             self.report.blobs += 1;
             if sha256(&bytes) != *digest {
                 let problem = "its bytes hash to something else".to_owned();
-                self.report(What::Blob(*digest), problem);
+                self.report(ProblemSubject::Blob(*digest), problem);
             } else if let Some(position) = self.parts.get(digest).copied()
                 && let Ok(parts) = serde_json::from_slice(&bytes)
             {
@@ -595,13 +599,13 @@ impl<'a> Check<'a> {
                 "`{}` is not a blob in its place: nothing reads it; move it away",
                 file.display()
             );
-            self.report(What::Files, problem);
+            self.report(ProblemSubject::Files, problem);
         }
         for (digest, position) in std::mem::take(&mut self.references) {
             let is_gone = self.lost_blobs.contains(&digest) || self.erased.contains(&digest);
             if !stored.contains(&digest) && !is_gone {
                 let problem = format!("needs blob `{digest}`, which is missing");
-                self.report(What::Event(position), problem);
+                self.report(ProblemSubject::Event(position), problem);
             }
         }
         Ok(())

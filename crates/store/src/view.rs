@@ -13,7 +13,7 @@ use rusqlite::{Connection, OpenFlags};
 use tempfile::TempDir;
 
 use crate::directory::{self, OpenError, database};
-use crate::kept;
+use crate::head_file;
 use crate::loss::{self, Loss};
 use crate::schema::{self, Role};
 use crate::wal::{self, Wal};
@@ -42,7 +42,7 @@ impl View {
     pub(crate) fn open(directory: &Path) -> Result<Self, OpenError> {
         directory::check(directory).map_err(|error| loss::or_loss(error, directory))?;
         // Before the log, which may only be ahead of it.
-        let (kept, unreadable) = match kept::read(directory) {
+        let (kept, unreadable) = match head_file::read(directory) {
             Ok(kept) => (kept, None),
             Err(error @ OpenError::UnreadableHead { .. }) => (None, Some(error)),
             Err(error) => return Err(error),

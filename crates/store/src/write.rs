@@ -12,8 +12,9 @@ use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use canon::{Digest, sha256};
 use domain::{Blob, Document, Position, ResourceKind, State};
 use engine::port::{
-    ApiKey, ClaimTime, Commit, CommitError, Committed, Expected, Fence, Heartbeat, LeaseRequest,
-    NewestQuery, Publisher, Scope, SealedTurn, StoreFault, StoredEvent, TreeAppend, Whose,
+    ApiKey, ClaimTime, Commit, CommitError, Committed, ExpectedVersion, Fence, Heartbeat,
+    LeaseOwners, LeaseRequest, NewestQuery, Publisher, Scope, SealedTurn, StoreFault, StoredEvent,
+    TreeAppend,
 };
 use rusqlite::{Connection, ErrorCode, OptionalExtension};
 
@@ -21,9 +22,9 @@ use crate::block::Block;
 use crate::checkpoint::{self, Checkpoints};
 use crate::directory::{self, Presence};
 use crate::fault::{commit_fault, fault, file_fault, only_fault};
-use crate::kept::{Keeper, Kept};
-use crate::leases::{self, Held};
-use crate::merge::{Put, Run};
+use crate::head_file::{HeadRecord, HeadWriter};
+use crate::leases::{self, LeaseEpochs};
+use crate::merge::{Run, WrittenBlock};
 use crate::row::{DocumentRow, id_bytes, sql};
 use crate::sqlite::Options;
 use crate::table::Table;
@@ -33,7 +34,7 @@ use crate::{blob, claims, notes, projection, read, recent, schema, sharing, tree
 
 mod purge;
 
-use purge::{Owed, Purges};
+use purge::{PendingPurge, Purges};
 
 /// What readers see of the writer.
 #[derive(Debug)]
@@ -79,7 +80,7 @@ impl Published {
 }
 
 /// Returns where the log of a database stands, as the file beside it says it.
-pub(crate) fn kept_of(connection: &Connection) -> Result<Kept, StoreFault> {
+pub(crate) fn head_record(connection: &Connection) -> Result<HeadRecord, StoreFault> {
     Ok(Counters::read(connection)?.kept())
 }
 
@@ -147,8 +148,8 @@ impl Counters {
         Ok(())
     }
 
-    fn kept(&self) -> Kept {
-        Kept {
+    fn kept(&self) -> HeadRecord {
+        HeadRecord {
             position: Position(self.head),
             event: self.newest,
             tree: self.tree,
@@ -184,7 +185,7 @@ pub(crate) struct Writer {
     connection: Connection,
     counters: Counters,
     checkpoints: Checkpoints,
-    keeper: Keeper,
+    keeper: HeadWriter,
     published: Arc<Published>,
     /// Where several processes write: the `data_version` that the counters are of.
     shared: Option<i64>,
@@ -212,7 +213,7 @@ impl Writer {
         if after.0 > counters.head {
             (counters.head, counters.newest) = (after.0, None);
         }
-        let kept = Kept {
+        let kept = HeadRecord {
             wal: match wal {
                 Wal::Whole {
                     salts: Some(salts),
@@ -222,7 +223,7 @@ impl Writer {
             },
             ..counters.kept()
         };
-        let keeper = Keeper::open(directory, kept)
+        let keeper = HeadWriter::open(directory, kept)
             .map_err(|error| file_fault("the position of the newest event", error))?;
         // Only now: a process that dies before has a log that never had the file.
         if !schema::keeps_head(&connection).map_err(fault)? {
@@ -335,8 +336,12 @@ impl Writer {
     }
 
     /// Gives leases of others to a holder, each with a new epoch.
-    pub(crate) fn take_over(&mut self, whose: &Whose, holder: &str) -> Result<Held, StoreFault> {
-        if *whose == Whose::Everybody && self.shared.is_some() {
+    pub(crate) fn take_over(
+        &mut self,
+        whose: &LeaseOwners,
+        holder: &str,
+    ) -> Result<LeaseEpochs, StoreFault> {
+        if *whose == LeaseOwners::Everybody && self.shared.is_some() {
             // Nobody can tell that the others are gone.
             let said = "other processes may work in this data directory: take over from one holder, or claim";
             return Err(StoreFault::new(said));
@@ -345,14 +350,14 @@ impl Writer {
     }
 
     /// Takes leases that are free.
-    pub(crate) fn claim(&mut self, wanted: &LeaseRequest) -> Result<Held, StoreFault> {
+    pub(crate) fn claim(&mut self, wanted: &LeaseRequest) -> Result<LeaseEpochs, StoreFault> {
         self.take_leases(|connection, next| leases::claim(connection, wanted, next))
     }
 
     fn take_leases(
         &mut self,
-        take: impl FnOnce(&Connection, &mut dyn FnMut() -> u64) -> rusqlite::Result<Held>,
-    ) -> Result<Held, StoreFault> {
+        take: impl FnOnce(&Connection, &mut dyn FnMut() -> u64) -> rusqlite::Result<LeaseEpochs>,
+    ) -> Result<LeaseEpochs, StoreFault> {
         self.transact(|transaction| {
             let Transaction {
                 connection,
@@ -366,7 +371,7 @@ impl Writer {
     }
 
     /// Notes that a holder is there; returns what it holds.
-    pub(crate) fn heartbeat(&mut self, beat: &Heartbeat) -> Result<Held, StoreFault> {
+    pub(crate) fn heartbeat(&mut self, beat: &Heartbeat) -> Result<LeaseEpochs, StoreFault> {
         self.transact(|transaction| {
             leases::heartbeat(transaction.connection, beat).map_err(commit_fault)
         })
@@ -557,7 +562,12 @@ fn upsert_api_key(connection: &Connection, key: &ApiKey) -> rusqlite::Result<()>
     schema::seal_api_keys(connection)
 }
 
-type Done = (Committed, Vec<StoredEvent>, Vec<Put>, Vec<Owed>);
+type Done = (
+    Committed,
+    Vec<StoredEvent>,
+    Vec<WrittenBlock>,
+    Vec<PendingPurge>,
+);
 
 fn turn(
     directory: &Path,
@@ -650,7 +660,7 @@ pub(crate) fn sealed_head(document: &Document) -> Option<(u64, Digest)> {
 fn put_documents(
     connection: &Connection,
     documents: &[Arc<Document>],
-    expected: &[Expected],
+    expected: &[ExpectedVersion],
 ) -> Result<(), CommitError> {
     let mut versions: HashMap<&str, u64> = HashMap::with_capacity(expected.len());
     for expected in expected {
@@ -698,7 +708,7 @@ fn add_messages(
 
 fn check<'a>(
     connection: &Connection,
-    expected: impl IntoIterator<Item = &'a Expected>,
+    expected: impl IntoIterator<Item = &'a ExpectedVersion>,
 ) -> Result<(), CommitError> {
     let mut select = connection
         .prepare_cached("SELECT version FROM documents WHERE id = ?1")
@@ -763,7 +773,7 @@ fn put_blocks(
     transaction: &mut Transaction<'_>,
     events: &[StoredEvent],
     blobs: Vec<&Blob>,
-) -> Result<Vec<Put>, CommitError> {
+) -> Result<Vec<WrittenBlock>, CommitError> {
     let connection = transaction.connection;
     let mut digests = blobs.iter().map(|blob| blob.digest);
     let mut written = Vec::new();
@@ -790,7 +800,7 @@ fn put_blocks(
                 .execute((digest.as_bytes(), in_pack, sql(number), place))
                 .map_err(commit_fault)?;
         }
-        written.extend(Put::of(&block, &digests));
+        written.extend(WrittenBlock::of(&block, &digests));
     }
     Ok(written)
 }

@@ -16,7 +16,7 @@ pub const PATIENCE: Duration = Duration::from_secs(30);
 
 /// What a finished command said.
 #[derive(Debug)]
-pub struct Said {
+pub struct CommandOutput {
     /// The exit status; -1 when a signal ended it.
     pub code: i32,
     /// What it printed.
@@ -25,7 +25,7 @@ pub struct Said {
     pub stderr: String,
 }
 
-impl From<Output> for Said {
+impl From<Output> for CommandOutput {
     fn from(output: Output) -> Self {
         Self {
             code: output.status.code().unwrap_or(-1),
@@ -46,12 +46,12 @@ pub fn without_settings(command: &mut Command) -> &mut Command {
 }
 
 /// Runs a command to its end.
-pub fn said(mut command: Command) -> Said {
+pub fn run_to_end(mut command: Command) -> CommandOutput {
     command.output().unwrap().into()
 }
 
 /// Runs a command with text on its stdin.
-pub fn said_with_stdin(mut command: Command, text: &str) -> Said {
+pub fn run_with_stdin(mut command: Command, text: &str) -> CommandOutput {
     let piped = command.stdin(Stdio::piped()).stdout(Stdio::piped());
     let mut child = piped.stderr(Stdio::piped()).spawn().unwrap();
     let mut stdin = child.stdin.take().unwrap();
@@ -166,7 +166,7 @@ impl Server {
     ///
     /// # Errors
     /// It ended before that: how, and what it said.
-    pub fn start(command: &mut Command) -> Result<Self, Said> {
+    pub fn start(command: &mut Command) -> Result<Self, CommandOutput> {
         let mut running = Process::start(command, Stream::Stderr);
         let mut greeting = String::new();
         while let Some(line) = running.line() {
@@ -184,7 +184,7 @@ impl Server {
                 running,
             });
         }
-        Err(Said {
+        Err(CommandOutput {
             code: running.wait().code().unwrap_or(-1),
             stdout: String::new(),
             stderr: greeting,

@@ -15,12 +15,12 @@ pub struct Access {
     /// Scopes of which one is needed; which one depends on what is asked for. None when this is empty.
     pub one_of: &'static [&'static str],
     /// Where the Workspace is named.
-    pub place: Place,
+    pub place: WorkspaceRule,
 }
 
 /// What ties an operation to a Workspace.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Place {
+pub enum WorkspaceRule {
     /// Nothing: it is about the server.
     Unplaced,
     /// The resource that the first parameter of the path names.
@@ -42,10 +42,10 @@ pub(crate) const PUBLIC: Access = Access {
     key: false,
     all_of: &[],
     one_of: &[],
-    place: Place::Unplaced,
+    place: WorkspaceRule::Unplaced,
 };
 
-pub(crate) const fn needs(all_of: &'static [&'static str], place: Place) -> Access {
+pub(crate) const fn needs(all_of: &'static [&'static str], place: WorkspaceRule) -> Access {
     Access {
         key: true,
         all_of,
@@ -54,7 +54,7 @@ pub(crate) const fn needs(all_of: &'static [&'static str], place: Place) -> Acce
     }
 }
 
-pub(crate) const fn needs_one_of(one_of: &'static [&'static str], place: Place) -> Access {
+pub(crate) const fn needs_one_of(one_of: &'static [&'static str], place: WorkspaceRule) -> Access {
     Access {
         key: true,
         all_of: &[],

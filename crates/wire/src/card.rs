@@ -9,7 +9,7 @@ use crate::render::Envelope;
 
 /// The server, as far as its descriptions need it.
 #[derive(Debug, Clone, Copy)]
-pub struct About<'a> {
+pub struct ServerInfo<'a> {
     /// The program's version.
     pub version: &'a str,
     /// Where it answers, without a slash at the end.
@@ -292,7 +292,7 @@ const DESCRIPTION: &str = "Runs agents on record: every event is stored, any run
 
 /// Returns the card (AP-CARD). `object` is the configured discriminator (C-01).
 pub fn agent_card(
-    about: About<'_>,
+    about: ServerInfo<'_>,
     object: &str,
     skills: &[Skill],
     persona_ids: &[String],
@@ -330,7 +330,7 @@ pub fn agent_card(
 }
 
 /// The A2A card inside. It lists only interfaces that answer, and none does yet (C-48).
-fn a2a_card(about: About<'_>, skills: &[Skill]) -> Value {
+fn a2a_card(about: ServerInfo<'_>, skills: &[Skill]) -> Value {
     let skills: Vec<Value> = skills
         .iter()
         .map(|skill| {
@@ -366,8 +366,8 @@ fn a2a_card(about: About<'_>, skills: &[Skill]) -> Value {
 mod tests {
     use super::*;
 
-    fn about() -> About<'static> {
-        About {
+    fn about() -> ServerInfo<'static> {
+        ServerInfo {
             version: "0.1.0",
             base_url: "http://127.0.0.1:8080",
             public_url: None,

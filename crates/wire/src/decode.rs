@@ -7,6 +7,7 @@ mod content;
 pub(crate) mod governed;
 mod members;
 mod persona;
+mod receipt;
 mod task;
 mod unserved;
 pub(crate) mod workflow;
@@ -20,12 +21,13 @@ pub use governed::{
 };
 pub use members::Members;
 pub use persona::{create_persona, update_persona};
+pub use receipt::{cosign_head, verify_receipt};
 pub use task::{
     append_message, cancel_task, close_session, create_session, fork_session, replay_session,
     replay_task, respond_permission, retry_task, submit_task, task_message, truncate_session,
     update_session,
 };
-pub use unserved::{UNSERVED, Unserved, Why, asked};
+pub use unserved::{Reason, UNSERVED, Unserved, requested_unserved};
 pub use workflow::{
     accept_handoff, cancel_handoff, create_workflow, decline_handoff, offer_handoff,
 };
@@ -37,7 +39,7 @@ use crate::InputError;
 
 /// What a decoder is given.
 #[derive(Debug, Clone, Copy)]
-pub struct Incoming<'a> {
+pub struct DecodeInput<'a> {
     /// The parameters of the target by name, such as `session_id`.
     pub params: &'a [(String, String)],
     /// The members of the body.
@@ -56,9 +58,9 @@ pub struct Settings {
 }
 
 /// Reads a request.
-pub type Decode = fn(&Incoming<'_>) -> Result<Request, InputError>;
+pub type Decode = fn(&DecodeInput<'_>) -> Result<Request, InputError>;
 
-impl<'a> Incoming<'a> {
+impl<'a> DecodeInput<'a> {
     fn members(&self) -> Members<'a> {
         Members::of(self.body)
     }

@@ -16,7 +16,7 @@ use canon::{Map, Value};
 use serde_json::json;
 
 pub use governed::is_governed_path;
-pub use operation::{Body, Gives, Operation, Protocol, Sizes};
+pub use operation::{Body, Operation, Protocol, ResponseKind, Sizes};
 
 use crate::PROTOCOL_VERSION;
 

@@ -8,7 +8,6 @@ use domain::{Batch, State, Timestamp, View};
 use serde_json::json;
 
 use crate::InputError;
-use crate::decode::{Members, TEXT_BYTES_MAX, URI_BYTES_MAX};
 use crate::render::{Envelope, Source};
 
 /// Our JSON Schema of a bare receipt.
@@ -223,29 +222,6 @@ impl Proof<'_> {
 /// Returns the proof that one head is the beginning of another.
 pub fn consistency(from: u64, to: u64, path: &[Digest]) -> Value {
     json!({"object": "receipt_consistency_proof", "from": from, "to": to, "path": path})
-}
-
-/// What a verification was asked for: a trust anchor and a time.
-pub type VerifyOptions = (Option<String>, Option<String>);
-
-/// Reads the body of a verification.
-///
-/// # Errors
-/// A member has another type than it must.
-pub fn verify_request(body: &Map<String, Value>) -> Result<VerifyOptions, InputError> {
-    let members = Members::of(body);
-    Ok((
-        members.string_or_null("trust_anchor", TEXT_BYTES_MAX)?,
-        members.string_or_null("at_time", TEXT_BYTES_MAX)?,
-    ))
-}
-
-/// Reads the line of a witness.
-///
-/// # Errors
-/// It is not there or no text.
-pub fn cosign_request(body: &Map<String, Value>) -> Result<String, InputError> {
-    Members::of(body).required_string("line", URI_BYTES_MAX)
 }
 
 /// Returns the bare receipt that somebody hands over, out of its superset form when it has that.

@@ -9,13 +9,13 @@ use std::collections::BTreeMap;
 
 use canon::{Map, Value};
 use domain::{
-    Answer, Artifact, Branch, Chain, Content, Document, Extra, Outcome, Permission, Position,
-    State, Status, Timestamp, Vault, View, Workspace, pruned_digest,
+    Activity, Answer, Artifact, Branch, BranchId, Chain, Content, Document, Extra, Message,
+    Outcome, OutcomeId, Permission, PersonaId, Position, ReceiptId, Session, SessionId, State,
+    Status, Task, TaskId, Timestamp, Vault, View, Workspace, WorkspaceId, pruned_digest,
 };
 use serde::Serialize;
 use serde_json::json;
 
-mod often;
 mod persona;
 
 use crate::receipt;
@@ -95,9 +95,9 @@ pub struct Resource<'a>(Shown<'a>);
 #[derive(Debug, Serialize)]
 #[serde(untagged)]
 enum Shown<'a> {
-    Session(Box<often::ShownSession<'a>>),
-    Task(Box<often::ShownTask<'a>>),
-    Message(Box<often::ShownMessage<'a>>),
+    Session(Box<ShownSession<'a>>),
+    Task(Box<ShownTask<'a>>),
+    Message(Box<ShownMessage<'a>>),
     Other(Value),
 }
 
@@ -121,9 +121,9 @@ impl Resource<'_> {
 pub fn resource(view: &View) -> Resource<'_> {
     let source = Source::of(view);
     Resource(match &source.document.state {
-        State::Session(state) => Shown::Session(Box::new(often::session(source, state))),
-        State::Task(state) => Shown::Task(Box::new(often::task(source, state))),
-        State::Message(state) => Shown::Message(Box::new(often::message(source, state))),
+        State::Session(state) => Shown::Session(Box::new(shown_session(source, state))),
+        State::Task(state) => Shown::Task(Box::new(shown_task(source, state))),
+        State::Message(state) => Shown::Message(Box::new(shown_message(source, state))),
         _ => Shown::Other(other(source)),
     })
 }
@@ -323,7 +323,8 @@ fn permission(source: Source<'_>, state: &Permission) -> (Value, Value) {
     let (status, answered) = match state.answer {
         Answer::Pending => ("pending", None),
         Answer::Approved { at, .. } => ("approved", Some(at)),
-        Answer::Denied { at, .. } => ("denied", Some(at)),
+        // The contract has no word for it.
+        Answer::Denied { at, .. } | Answer::Withdrawn { at } => ("denied", Some(at)),
     };
     let response = answered.map(|at| {
         let mut response = json!({"approved": status == "approved"});
@@ -385,6 +386,188 @@ pub fn truncate_result(payload: &Map<String, Value>, session: Value) -> Value {
         "new_tip_turn_id": member("new_tip_turn_id"),
         "session": session,
     })
+}
+
+// What is read most is written straight from where it stands: no member of it is copied first. Members are in the order of
+// their names, as a map would write them.
+
+#[derive(Debug, Serialize)]
+struct ShownSession<'a> {
+    branch_id: Option<&'a BranchId>,
+    created_at: Timestamp,
+    expires_at: (),
+    id: &'a str,
+    last_event_id: Option<&'a str>,
+    live_clients: [(); 0],
+    live_controller_id: (),
+    metadata: Cow<'a, Value>,
+    mode_id: &'a str,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    model_policy: Option<&'a Value>,
+    object: &'static str,
+    parent_session_id: Option<&'a SessionId>,
+    persona_id: Option<&'a PersonaId>,
+    root_session_id: Option<&'a SessionId>,
+    state: &'static str,
+    summary: Option<&'a str>,
+    transcript: Transcript,
+    updated_at: Timestamp,
+    workspace_id: &'a WorkspaceId,
+}
+
+#[derive(Debug, Serialize)]
+struct Transcript {
+    message_count: u64,
+    messages_url: String,
+    object: &'static str,
+}
+
+#[derive(Debug, Serialize)]
+struct ShownTask<'a> {
+    assigned_agent_id: (),
+    branch_id: Option<&'a BranchId>,
+    canceled_at: Option<Timestamp>,
+    completed_at: Option<Timestamp>,
+    created_at: Timestamp,
+    created_by: &'a str,
+    failure: Cow<'a, Value>,
+    id: &'a str,
+    input: Input<'a>,
+    metadata: Cow<'a, Value>,
+    object: &'static str,
+    outcome_id: Option<&'a OutcomeId>,
+    parent_task_id: Option<&'a TaskId>,
+    persona_id: Option<&'a PersonaId>,
+    quota_id: (),
+    receipt_id: Option<&'a ReceiptId>,
+    session_id: &'a SessionId,
+    started_at: Option<Timestamp>,
+    status: &'static str,
+    updated_at: Timestamp,
+    workspace_id: &'a WorkspaceId,
+}
+
+/// C-15: a Message without `object`, or the object that was given.
+#[derive(Debug, Serialize)]
+#[serde(untagged)]
+enum Input<'a> {
+    Message {
+        created_at: Timestamp,
+        id: Option<&'a Value>,
+        parts: Cow<'a, Value>,
+        role: Option<&'a Value>,
+    },
+    Object(Cow<'a, Value>),
+}
+
+#[derive(Debug, Serialize)]
+struct ShownMessage<'a> {
+    created_at: Timestamp,
+    id: &'a str,
+    metadata: Cow<'a, Value>,
+    object: &'static str,
+    parts: Cow<'a, Value>,
+    role: &'static str,
+    session_id: &'a SessionId,
+    task_id: Option<&'a TaskId>,
+    updated_at: Timestamp,
+    workspace_id: Option<&'a WorkspaceId>,
+}
+
+fn shown_session<'a>(source: Source<'a>, state: &'a Session) -> ShownSession<'a> {
+    let (activity, last_event_id) = match source.extra {
+        Extra::Session {
+            activity,
+            last_event_id,
+        } => (*activity, last_event_id.as_deref()),
+        _ => (Activity::Idle, None),
+    };
+    let id = &source.document.id;
+    ShownSession {
+        branch_id: state.branch_id.as_ref(),
+        created_at: source.document.created_at,
+        expires_at: (),
+        id,
+        last_event_id,
+        live_clients: [],
+        live_controller_id: (),
+        metadata: source.metadata(state.metadata),
+        mode_id: state.mode_id.as_deref().unwrap_or("ask"),
+        model_policy: state.model_policy.as_ref(),
+        object: SessionId::OBJECT,
+        parent_session_id: state.parent_session_id.as_ref(),
+        persona_id: state.persona_id.as_ref(),
+        root_session_id: state.root_session_id.as_ref(),
+        state: activity.as_str(),
+        summary: state.summary.as_deref(),
+        transcript: Transcript {
+            message_count: state.message_count(),
+            messages_url: format!("/v1/sessions/{id}/messages"),
+            object: "transcript_summary",
+        },
+        updated_at: source.document.updated_at,
+        workspace_id: &state.workspace_id,
+    }
+}
+
+fn shown_task<'a>(source: Source<'a>, state: &'a Task) -> ShownTask<'a> {
+    let created_at = created_at(source.document);
+    let input = match source.payload(state.input, "parts") {
+        Some(parts) => Input::Message {
+            created_at,
+            id: source.payload(state.input, "message_id"),
+            parts: Cow::Borrowed(parts),
+            role: source.payload(state.input, "role"),
+        },
+        None => Input::Object(match source.payload(state.input, "input") {
+            Some(input) => Cow::Borrowed(input),
+            None => Cow::Owned(source.pruned_or_empty(state.input)),
+        }),
+    };
+    ShownTask {
+        assigned_agent_id: (),
+        branch_id: state.branch_id.as_ref(),
+        canceled_at: state.canceled_at,
+        completed_at: state.completed_at,
+        created_at,
+        created_by: &state.created_by,
+        failure: match state.failure {
+            Some(position) => Cow::Owned(source.failure(position)),
+            None => Cow::Owned(Value::Null),
+        },
+        id: &source.document.id,
+        input,
+        metadata: source.metadata(state.submitted),
+        object: TaskId::OBJECT,
+        outcome_id: state.outcome_id.as_ref(),
+        parent_task_id: state.parent_task_id.as_ref(),
+        persona_id: state.persona.as_ref().map(|persona| &persona.id),
+        quota_id: (),
+        receipt_id: state.receipt_id.as_ref(),
+        session_id: &state.session_id,
+        started_at: state.started_at,
+        status: state.status.as_str(),
+        updated_at: source.document.updated_at,
+        workspace_id: &state.workspace_id,
+    }
+}
+
+fn shown_message<'a>(source: Source<'a>, state: &'a Message) -> ShownMessage<'a> {
+    ShownMessage {
+        created_at: source.document.created_at,
+        id: &source.document.id,
+        metadata: source.metadata(state.source),
+        object: domain::MessageId::OBJECT,
+        parts: source.parts(state.source),
+        role: state.role.as_str(),
+        session_id: &state.session_id,
+        task_id: state.task_id.as_ref(),
+        updated_at: source.document.updated_at,
+        workspace_id: match source.extra {
+            Extra::Message { workspace_id } => workspace_id.as_ref(),
+            _ => None,
+        },
+    }
 }
 
 #[cfg(test)]

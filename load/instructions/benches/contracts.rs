@@ -9,9 +9,9 @@ mod fixture;
 use std::hint::black_box;
 use std::sync::Arc;
 
-use contracts::backtest::{Told, Verdicts, backtest};
+use contracts::backtest::{RecordEntry, Verdicts, backtest};
 use contracts::{
-    Answers, Compiled, Judgement, Narrowing, Occasion, Request, Response, Rules, Source, State, Status, compile, judge,
+    Answers, Compiled, Judgement, Narrowing, JudgeContext, Request, Response, Rules, Source, State, Status, compile, judge,
     narrow,
 };
 use gungraun::prelude::*;
@@ -73,7 +73,7 @@ fn narrow_tools(asked: Asked) -> (Narrowing, Asked) {
 #[bench::contracts_1_000_steps_1_000(args = (1_000, 1_000), setup = asked, config = at_most(34_700))]
 fn judge_response(asked: Asked) -> Asked {
     let answers = Answers::new();
-    let occasion = Occasion {
+    let occasion = JudgeContext {
         request: &asked.request,
         now: at(asked.steps + 1),
         proposal: None,
@@ -90,16 +90,16 @@ fn is_allowed(judgement: &Judgement) -> bool {
     verdicts.all(|verdict| verdict.status() == Status::Allow)
 }
 
-fn recorded() -> (Rules, Vec<Told>) {
+fn recorded() -> (Rules, Vec<RecordEntry>) {
     let compiled: Arc<Compiled> = compiled(100);
     (recorded_rules(&compiled), recorded_run(7))
 }
 
 #[library_benchmark(config = at_most(20_020_000))]
 #[bench::turns_50(setup = recorded)]
-fn judge_again((rules, told): (Rules, Vec<Told>)) -> (Verdicts, Rules, Vec<Told>) {
-    let verdicts = backtest(black_box(&rules), at(0), black_box(&told));
-    (black_box(verdicts), rules, told)
+fn judge_again((rules, entries): (Rules, Vec<RecordEntry>)) -> (Verdicts, Rules, Vec<RecordEntry>) {
+    let verdicts = backtest(black_box(&rules), at(0), black_box(&entries));
+    (black_box(verdicts), rules, entries)
 }
 
 library_benchmark_group!(

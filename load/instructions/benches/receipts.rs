@@ -12,7 +12,7 @@ use receipts::merkle::{self, Frontier};
 use receipts::tiles::{self, Tile};
 use receipts::verify::{Batch, Evidence, Form, Inclusion, Keys, Predecessor};
 use receipts::{
-    Budget, Determinism, End, EventLog, FinalArtifact, Identifiers, Issuer, KeySet, Lifecycle,
+    Budget, Determinism, TaskEnd, EventLog, FinalArtifact, Identifiers, Issuer, KeySet, Lifecycle,
     Material, MaterialContent, MaterialKind, Micros, ModelCall, ModelRef, PublicKey, Receipt,
     ReplayInput, SideEffects, Signer, TaskFacts, Tier, ToolCall, ToolStatus, Trust, build_task,
     stream, verify,
@@ -218,7 +218,7 @@ fn facts(number: usize) -> TaskFacts {
             created_at: Some(time()),
             started_at: Some(time()),
             completed_at: time(),
-            end: End::Succeeded,
+            end: TaskEnd::Succeeded,
         },
         approvals: Vec::new(),
         trust: Trust {

@@ -10,8 +10,8 @@ use anyhow::{Context, Result, ensure};
 use domain::Timestamp;
 use fastrand::Rng;
 use field::{
-    Call, Caller, Config, Decided, Detection, Embedding, Envelope, Field, Fresh, Level, Model,
-    OPERATOR, Vector, decide,
+    Call, CallSeed, Caller, Config, Detection, Embedding, Envelope, Field, Level, MessageDecision,
+    Model, OPERATOR, Vector, decide,
 };
 use futures_util::future::try_join_all;
 use serde_json::{Value, json};
@@ -95,7 +95,7 @@ impl Lab {
         for (place, byte) in nonce.iter_mut().zip(self.calls.to_be_bytes()) {
             *place = byte;
         }
-        let fresh = Fresh {
+        let fresh = CallSeed {
             now: Timestamp::from_micros(1_700_000_000_000_000 + self.calls as i64),
             nonce,
         };
@@ -106,7 +106,7 @@ impl Lab {
             embedding,
             detection: Detection::Here,
         };
-        let Decided::New(decision) = decide(&self.field, &call)? else {
+        let MessageDecision::New(decision) = decide(&self.field, &call)? else {
             anyhow::bail!("a message came twice");
         };
         self.field.commit(&decision)?;

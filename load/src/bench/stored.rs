@@ -9,7 +9,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use anyhow::Result;
 use engine::port::{BoxFuture, Deltas, Performer};
 use fastrand::Rng;
-use runs::workflow::{Effect, Performed};
+use runs::workflow::{Effect, EffectOutcome};
 use serde_json::json;
 
 use crate::Bench;
@@ -122,7 +122,7 @@ impl Model {
 }
 
 impl Performer for Model {
-    fn perform(&self, _effect: Effect, _deltas: Deltas) -> BoxFuture<'static, Performed> {
+    fn perform(&self, _effect: Effect, _deltas: Deltas) -> BoxFuture<'static, EffectOutcome> {
         let mut answers = self.answers();
         let mut rng = Rng::with_seed(1_000 + answers.len() as u64);
         let content = payload(&mut rng, self.write);
@@ -130,6 +130,6 @@ impl Performer for Model {
             "choices": [{"index": 0, "finish_reason": "stop", "message": {"role": "assistant", "content": content}}],
         });
         answers.push(canon::jcs(&value));
-        Box::pin(std::future::ready(Performed::ok(value)))
+        Box::pin(std::future::ready(EffectOutcome::ok(value)))
     }
 }

@@ -4,10 +4,10 @@
 
 use std::sync::Arc;
 
-use contracts::backtest::Told;
+use contracts::backtest::RecordEntry;
 use contracts::{
-    Begin, Call, Compiled, Event, Executors, FinishReason, OfferedTool, Options, ProposedCall, Release, Request,
-    Responded, Response, Rules, SeenOutput, Source, State, ToolChoice, compile,
+    SessionStart, Call, Compiled, Event, Executors, FinishReason, OfferedTool, Options, ProposedCall, Release, Request,
+    Responded, Response, Rules, ShownOutput, Source, State, ToolChoice, compile,
 };
 use domain::Timestamp;
 
@@ -93,7 +93,7 @@ pub(crate) fn call(number: usize, index: usize) -> Call {
 
 /// A session with this many past steps of one call each.
 pub(crate) fn past(compiled: &Compiled, count: usize, steps: usize) -> State {
-    let begin = Begin {
+    let begin = SessionStart {
         session_id: "bench".to_owned(),
         agent: None,
         at: at(0),
@@ -121,7 +121,7 @@ pub(crate) fn past(compiled: &Compiled, count: usize, steps: usize) -> State {
             true => r#"{"ok":true,"ceiling":1000}"#,
             false => r#"{"done":true}"#,
         };
-        let outputs = vec![SeenOutput {
+        let outputs = vec![ShownOutput {
             call_id: id,
             text: text.to_owned(),
         }];
@@ -163,25 +163,25 @@ pub(crate) fn recorded_rules(compiled: &Arc<Compiled>) -> Rules {
 }
 
 /// A recorded run of 50 turns under 100 contracts, each turn with its call's result.
-pub(crate) fn recorded_run(run: usize) -> Vec<Told> {
-    let mut told = vec![Told::Offered(request(100).tools)];
+pub(crate) fn recorded_run(run: usize) -> Vec<RecordEntry> {
+    let mut entries = vec![RecordEntry::Offered(request(100).tools)];
     for turn in 0..50 {
         let number = if turn == 0 { 0 } else { 1 + (run + turn) % 99 };
         let response = proposal(number, run * 50 + turn);
         let call_id = response.calls[0].id.clone();
-        told.push(Told::Answered {
+        entries.push(RecordEntry::Answered {
             at: at(turn),
             response,
             cost: None,
             prepared: None,
             proposal: None,
         });
-        told.push(Told::Ended {
+        entries.push(RecordEntry::Ended {
             call_id,
             ok: Some(true),
             output: Some(r#"{"ok":true,"ceiling":1000}"#.to_owned()),
             proposal: None,
         });
     }
-    told
+    entries
 }

@@ -16,8 +16,8 @@ use std::time::Instant;
 use cedar_policy::{
     Authorizer, Context, Decision, Entities, EntityUid, PolicySet, Request as CedarRequest,
 };
-use contracts::backtest::{Told, backtest};
-use contracts::{Answers, Occasion, Response, Status, compile, judge, narrow};
+use contracts::backtest::{RecordEntry, backtest};
+use contracts::{Answers, JudgeContext, Response, Status, compile, judge, narrow};
 
 use fixture::{
     at, call, compiled, past, proposal, recorded_rules, recorded_run, request, rules, session, sources, tool,
@@ -134,7 +134,7 @@ fn verdicts(count: usize, steps: usize) -> Found {
     let proposals: Vec<Response> = (0..1_000)
         .map(|index| proposal(1 + index % (count - 1), 1_000_000 + index))
         .collect();
-    let occasion = Occasion {
+    let occasion = JudgeContext {
         request: &request,
         now: at(steps + 1),
         proposal: None,
@@ -217,11 +217,11 @@ fn cedar(policies: usize) -> (Found, Found) {
 fn backtesting() -> f64 {
     let compiled = compiled(100);
     let rules = recorded_rules(&compiled);
-    let runs: Vec<Vec<Told>> = (0..200).map(recorded_run).collect();
+    let runs: Vec<Vec<RecordEntry>> = (0..200).map(recorded_run).collect();
     let began = Instant::now();
     let decisions: usize = runs
         .iter()
-        .map(|told| backtest(&rules, at(0), told).calls.len())
+        .map(|entries| backtest(&rules, at(0), entries).calls.len())
         .sum();
     decisions as f64 / began.elapsed().as_secs_f64()
 }

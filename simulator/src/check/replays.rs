@@ -13,8 +13,8 @@ use domain::{
 use engine::port::{BlobStore, ListQuery, MemoryStore, ReadEvents, Scope, Store};
 use receipts::Receipt;
 use runs::replay::{
-    self, Bundle, Issuing, Progress, Replayed, Source, Spec, bundle_names, receipt, request_names,
-    run,
+    self, Bundle, Progress, ReceiptIssuer, Replayed, Source, Spec, bundle_names, receipt,
+    request_names, run,
 };
 use serde_json::json;
 
@@ -94,7 +94,7 @@ async fn check_task(
             task.status, ended.end.status
         ));
     }
-    let issuing = Issuing {
+    let issuing = ReceiptIssuer {
         id: ISSUER.to_owned(),
         name: None,
         ordinal: of.ordinal,

@@ -10,7 +10,7 @@ use tokio::time::{Instant, sleep, timeout};
 
 use super::{Client, Event, StreamError, Task};
 use crate::exit::Problem;
-use crate::output::talk;
+use crate::output::inform;
 
 /// The first wait before a new connection; each further one is twice as long.
 const WAIT_MIN: Duration = Duration::from_millis(200);
@@ -77,7 +77,7 @@ pub(crate) async fn follow(
             (Some(error), None) => return Err(error),
             (Some(error), Some(away)) if away > AWAY_MAX => return Err(error),
             (Some(_), Some(_)) => {
-                talk(format_args!(
+                inform(format_args!(
                     "connection lost; trying again in {:.1} s",
                     wait.as_secs_f32()
                 ));

@@ -56,7 +56,7 @@ impl Key<'_> {
     }
 
     /// Says what to do about a key that the server takes, but not for this.
-    pub(super) fn may_not(self, answer: &Value) -> String {
+    pub(super) fn forbidden(self, answer: &Value) -> String {
         let detail = |name: &str| answer.pointer(&format!("/error/details/{name}"));
         if detail("rule").and_then(Value::as_str) == Some("approver_must_differ") {
             return "decide with the key of somebody else, who has the scope `approvals:write`"
@@ -106,15 +106,15 @@ mod tests {
             json!({"error": {"details": {"rule": "scope", "required_scopes": ["tasks:read"]}}});
         assert!(
             remote
-                .may_not(&denied)
+                .forbidden(&denied)
                 .contains("`reprise key grant ID tasks:read` there")
         );
         assert!(
-            here.may_not(&denied)
+            here.forbidden(&denied)
                 .contains("in the server's folder: `reprise key grant ID tasks:read`")
         );
         let differ = json!({"error": {"details": {"rule": "approver_must_differ"}}});
-        assert!(remote.may_not(&differ).contains("somebody else"));
+        assert!(remote.forbidden(&differ).contains("somebody else"));
     }
 
     #[test]

@@ -13,7 +13,7 @@ use reqwest::Url;
 use crate::args::Connection;
 use crate::command::key::{APPROVER_KEY_FILE, KEY_FILE};
 use crate::exit::{OrHint, Problem};
-use crate::held;
+use crate::locked_file;
 
 /// The file in the data directory in which a running server says where it listens.
 pub(crate) const ADDRESS_FILE: &str = "address";
@@ -150,7 +150,7 @@ pub(super) fn is_loopback(url: &Url) -> bool {
 
 /// Returns where the server of a data directory listens, while it runs.
 fn local_address(data: &Path) -> Option<String> {
-    let text = held::read(data, ADDRESS_FILE)?;
+    let text = locked_file::read(data, ADDRESS_FILE)?;
     Some(text.trim().to_owned()).filter(|text| !text.is_empty())
 }
 
@@ -206,7 +206,8 @@ mod tests {
             (target.url.as_str(), target.key.as_str()),
             ("http://127.0.0.1:8080/", "rpk_given")
         );
-        let said = |text: &str| held::Held::write(home.path(), ADDRESS_FILE, text).unwrap();
+        let said =
+            |text: &str| locked_file::LockedFile::write(home.path(), ADDRESS_FILE, text).unwrap();
         let held = said("https://[::1]:9\n");
         let target = Target::find(&connection(home.path(), None)).unwrap();
         assert_eq!(

@@ -6,7 +6,7 @@ use clap::CommandFactory;
 
 use crate::args::Cli;
 use crate::exit::{Exit, OrHint};
-use crate::output::{Output, talk};
+use crate::output::{Output, inform};
 
 /// `reprise completions`
 #[derive(Debug, clap::Args)]
@@ -55,7 +55,7 @@ pub(crate) fn man(args: &ManArgs) -> anyhow::Result<Exit> {
             let name = format!("`{}`", folder.display());
             std::fs::create_dir_all(folder).or_hint(&name, hint)?;
             clap_mangen::generate_to(Cli::command(), folder).or_hint(&name, hint)?;
-            talk(format_args!("wrote the pages to {name}"));
+            inform(format_args!("wrote the pages to {name}"));
         }
     }
     Ok(Exit::Ok)

@@ -9,7 +9,7 @@ use crate::args::Connection;
 use crate::client::{Client, Target, Write, fresh_key};
 use crate::exit::{Exit, Problem};
 use crate::listing::Listing;
-use crate::output::{Output, Paint, Table, is_quiet, printable, shorten, talk, width};
+use crate::output::{Output, Paint, Table, inform, is_quiet, printable, shorten, width};
 
 /// `reprise approvals`
 #[derive(Debug, Subcommand)]
@@ -98,7 +98,7 @@ async fn list(args: ListArgs) -> anyhow::Result<Exit> {
         (false, _) => vec![("status", status), ("order", "desc")],
     };
     let path = ["v1", "permission-requests"];
-    let (found, more) = client.list(&path, &query, args.listing.wanted()).await?;
+    let (found, more) = client.list(&path, &query, args.listing.limit()).await?;
     let shows = !found.is_empty() && !args.listing.json && !is_quiet();
     let none = match (args.all, status) {
         (false, "pending") => "nothing waits for a decision",
@@ -129,13 +129,16 @@ async fn list(args: ListArgs) -> anyhow::Result<Exit> {
                 (shorten(status, 20), Some(paint)),
                 (waits, None),
                 (shorten(text(request, "/task_id"), 80), None),
-                (shorten(&what(request), width().unwrap_or(usize::MAX)), None),
+                (
+                    shorten(&describe_request(request), width().unwrap_or(usize::MAX)),
+                    None,
+                ),
             ]);
         }
         rows
     })?;
     if shows {
-        talk("to see one whole: reprise approvals show REQUEST");
+        inform("to see one whole: reprise approvals show REQUEST");
     }
     Ok(exit)
 }
@@ -188,10 +191,10 @@ async fn show(args: ShowArgs) -> anyhow::Result<Exit> {
     if text(&request, "/status") == "pending" {
         let id = shorten(text(&request, "/id"), 80);
         match request.get("action").is_some_and(Value::is_object) {
-            true => talk(format_args!(
+            true => inform(format_args!(
                 "to decide: reprise approvals approve {id} --reason WHY, or reprise approvals deny {id} --reason WHY"
             )),
-            false => talk(format_args!("to answer: reprise task answer {task} TEXT")),
+            false => inform(format_args!("to answer: reprise task answer {task} TEXT")),
         }
     }
     Ok(Exit::Ok)
@@ -351,9 +354,9 @@ async fn decide(args: DecideArgs, approved: bool) -> anyhow::Result<Exit> {
     out.line(format_args!(
         "{}  {word}  {}",
         shorten(id, 80),
-        printable(&what(&request))
+        printable(&describe_request(&request))
     ))?;
-    talk(format_args!(
+    inform(format_args!(
         "to follow what comes of it: reprise task watch {}",
         shorten(text(&request, "/task_id"), 80)
     ));
@@ -371,7 +374,7 @@ fn several(request: &Value) -> &[Value] {
 
 /// Says in one line what is asked: the action with its arguments, or the question. How many more calls a decision releases stands
 /// before the arguments, which may be cut off.
-pub(crate) fn what(request: &Value) -> String {
+pub(crate) fn describe_request(request: &Value) -> String {
     if let [first, rest @ ..] = several(request) {
         let (name, more) = (text(first, "/tool_name"), rest.len());
         let input = first.get("arguments").unwrap_or(&Value::Null);

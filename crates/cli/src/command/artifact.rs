@@ -10,7 +10,7 @@ use crate::args::Connection;
 use crate::client::{Client, Target, Write, fresh_key};
 use crate::exit::{Exit, OrHint, Problem};
 use crate::listing::{Listing, text};
-use crate::output::{Output, Table, is_quiet, shorten, talk};
+use crate::output::{Output, Table, inform, is_quiet, shorten};
 
 /// `reprise artifact`
 #[derive(Debug, Subcommand)]
@@ -106,7 +106,7 @@ async fn list(args: ListArgs) -> anyhow::Result<Exit> {
     query.extend(args.task.iter().map(|id| ("task_id", id.as_str())));
     query.extend(args.session.iter().map(|id| ("session_id", id.as_str())));
     let path = ["v1", "artifacts"];
-    let (found, more) = client.list(&path, &query, args.listing.wanted()).await?;
+    let (found, more) = client.list(&path, &query, args.listing.limit()).await?;
     args.listing.print(found, more, "no artifacts", |found| {
         let names = ["id", "kind", "mime_type", "visibility", "task_id"];
         let mut rows = Table::new(&["ARTIFACT", "KIND", "TYPE", "VISIBILITY", "TASK"]);
@@ -139,7 +139,7 @@ async fn get(args: GetArgs) -> anyhow::Result<Exit> {
                     "bytes": bytes.len(), "sha256": digest.to_string(),
                 }))?;
             } else {
-                talk(format_args!(
+                inform(format_args!(
                     "wrote {} bytes to {name}, {digest}",
                     bytes.len()
                 ));

@@ -7,7 +7,7 @@ use conformance::{AkashikSuite, Outcome, Report, Suite, SuiteError, Verdict};
 use crate::args::{ConformanceArgs, Connection};
 use crate::client::Target;
 use crate::exit::{Exit, Problem};
-use crate::output::{Output, Paint, Progress, talk};
+use crate::output::{Output, Paint, Progress, inform};
 
 /// Runs every check.
 pub(crate) async fn run(args: ConformanceArgs) -> anyhow::Result<Exit> {
@@ -21,7 +21,7 @@ pub(crate) async fn run(args: ConformanceArgs) -> anyhow::Result<Exit> {
     .await;
     drop(progress);
     let exit = show(&judged?, json)?;
-    talk(
+    inform(
         "what was made for it stays on that server: workspaces, sessions, tasks and open questions, which a log never forgets",
     );
     Ok(exit)
@@ -99,7 +99,7 @@ fn show(report: &Report, json: bool) -> anyhow::Result<Exit> {
             }
         }
     }
-    talk(report.summary());
+    inform(report.summary());
     Ok(if report.failed() == 0 {
         Exit::Ok
     } else {

@@ -21,7 +21,7 @@ use crate::command::key::KEY_FILE;
 use crate::command::log;
 use crate::command::serve::{Server, Signals};
 use crate::command::task::{
-    NewTask, Which, decide, ending, new_session, paint, stop, user_message,
+    DecisionTarget, NewTask, decide, ending, new_session, paint, stop, user_message,
 };
 use crate::config::Settings;
 use crate::exit::{Exit, OrHint};
@@ -299,7 +299,7 @@ impl Guide<'_> {
                 decide(
                     self.approver,
                     id,
-                    Which::TheOnly,
+                    DecisionTarget::TheOnly,
                     true,
                     Some("seen on the tour"),
                 )

@@ -4,7 +4,7 @@ use std::path::Path;
 
 use canon::Value;
 use runs::replay::Source;
-use runs::replay::diff::{Reveal, between};
+use runs::replay::diff::{Reveal, compare};
 use runs::workflow::{Registry, builtin};
 use serde_json::json;
 
@@ -71,7 +71,7 @@ pub(crate) fn run(args: &DiffArgs) -> anyhow::Result<Exit> {
 }
 
 fn compared(a: &Source, b: &Source) -> anyhow::Result<Value> {
-    let diff = between(a, b, &Registry::new(builtin()), Reveal::All);
+    let diff = compare(a, b, &Registry::new(builtin()), Reveal::All);
     serde_json::to_value(diff).or_hint("the comparison", "report this")
 }
 

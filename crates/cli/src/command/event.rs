@@ -6,7 +6,7 @@ use serde_json::Value;
 use crate::client::Event;
 use crate::exit::Exit;
 use crate::listing::{Listing, ShowArgs};
-use crate::output::{Output, event_line, is_quiet, talk, width};
+use crate::output::{Output, event_line, inform, is_quiet, width};
 
 /// `reprise event`
 #[derive(Debug, Subcommand)]
@@ -70,7 +70,7 @@ async fn list(args: ListArgs) -> anyhow::Result<Exit> {
         query.push(("view", "compact"));
     }
     let path = ["v1", "events"];
-    let wanted = args.listing.wanted();
+    let wanted = args.listing.limit();
     let after = args.after.as_deref();
     let (found, more) = client.list_after(&path, &query, wanted, after).await?;
     let mut out = Output::stdout();
@@ -87,13 +87,13 @@ async fn list(args: ListArgs) -> anyhow::Result<Exit> {
         return Ok(Exit::Ok);
     }
     if events.is_empty() {
-        talk("no events");
+        inform("no events");
     }
     for event in &events {
         out.line(event_line(&out, event, width()))?;
     }
     if let (true, Some(last)) = (more, events.last()) {
-        talk(format_args!(
+        inform(format_args!(
             "there may be more; raise --limit (now {wanted}), or continue with --after {}",
             last.id
         ));

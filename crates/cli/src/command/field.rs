@@ -10,13 +10,13 @@ use clap::Subcommand;
 use serde_json::json;
 
 use args::{
-    AttuneArgs, CompactArgs, DetectArgs, MergeArgs, Place, RecordArgs, RegisterArgs, ReplayArgs,
-    RetractArgs, Speaker, StatusArgs,
+    AttuneArgs, CompactArgs, DetectArgs, FieldArgs, MergeArgs, RecordArgs, RegisterArgs,
+    ReplayArgs, RetractArgs, SenderArgs, StatusArgs,
 };
 
 use crate::client::{Client, Target, Write, fresh_key};
 use crate::exit::{Exit, OrHint, Problem};
-use crate::output::{Output, is_quiet, shorten, talk};
+use crate::output::{Output, inform, is_quiet, shorten};
 
 /// `reprise field`
 #[derive(Debug, Subcommand)]
@@ -107,7 +107,7 @@ struct Field {
 }
 
 impl Field {
-    fn at(place: &Place) -> anyhow::Result<Self> {
+    fn at(place: &FieldArgs) -> anyhow::Result<Self> {
         Ok(Self {
             client: Client::new(Target::find(&place.connection)?)?,
             name: place.field.clone(),
@@ -165,7 +165,7 @@ pub(crate) async fn message(
     Ok(answer)
 }
 
-impl Speaker {
+impl SenderArgs {
     async fn say(&self, operation: &str, payload: Value) -> anyhow::Result<Value> {
         let session = self.session.as_deref();
         let field = Field::at(&self.place)?;
@@ -249,7 +249,7 @@ async fn register(args: RegisterArgs) -> anyhow::Result<Exit> {
             if !is_known {
                 return Err(error);
             }
-            talk(format_args!("{} was registered before", args.agent));
+            inform(format_args!("{} was registered before", args.agent));
             return Ok(Exit::Ok);
         }
         Err(error) => return Err(error),
@@ -257,7 +257,7 @@ async fn register(args: RegisterArgs) -> anyhow::Result<Exit> {
     let mut out = Output::stdout();
     match args.place.json {
         true => out.json(&answer)?,
-        false => talk(format_args!(
+        false => inform(format_args!(
             "{} is registered as {}",
             args.agent, args.role
         )),
@@ -315,7 +315,7 @@ async fn record(args: RecordArgs) -> anyhow::Result<Exit> {
 }
 
 /// Returns the role that an agent is registered with.
-async fn role_of(speaker: &Speaker) -> anyhow::Result<String> {
+async fn role_of(speaker: &SenderArgs) -> anyhow::Result<String> {
     let agents = Field::at(&speaker.place)?.view(&["agents"]).await?;
     let agents = agents.get("agents").and_then(Value::as_array);
     let is_speaker = |agent: &&Value| agent.get("id") == Some(&json!(speaker.agent));
@@ -439,7 +439,7 @@ async fn replay(args: ReplayArgs) -> anyhow::Result<Exit> {
             "check the folder and its rights",
         )?;
         if !is_quiet() {
-            talk(format_args!("wrote {}", file.display()));
+            inform(format_args!("wrote {}", file.display()));
         }
     }
     let mut out = Output::stdout();
@@ -458,7 +458,7 @@ async fn retract(args: RetractArgs) -> anyhow::Result<Exit> {
     let answer = field.client.post(&path, Write { body, key: &key }).await?;
     match args.place.json {
         true => Output::stdout().json(&answer)?,
-        false => talk(format_args!("{} is retracted", shorten(&args.unit, 80))),
+        false => inform(format_args!("{} is retracted", shorten(&args.unit, 80))),
     }
     Ok(Exit::Ok)
 }

@@ -15,10 +15,10 @@ use store::SqliteStore;
 
 use crate::args::{DataArgs, KeyCommand, KeyCreateArgs, KeyGrantArgs, KeyListArgs, KeyRevokeArgs};
 use crate::exit::{Exit, OrHint, Problem};
-use crate::output::{Output, Paint, Table, is_quiet, shorten, talk};
+use crate::output::{Output, Paint, Table, inform, is_quiet, shorten};
 use crate::time::now;
 
-pub(crate) use operator::Door;
+pub(crate) use operator::OperatorListener;
 
 pub(crate) use first::{APPROVER_KEY_FILE, FirstKey, KEY_FILE, ensure_first_keys};
 
@@ -78,14 +78,14 @@ async fn create(args: KeyCreateArgs) -> anyhow::Result<Exit> {
         return Ok(Exit::Ok);
     }
     let until = expires_at.map_or_else(String::new, |end| format!(", until {end}"));
-    talk(format_args!(
+    inform(format_args!(
         "made {} for `{}`: {} in {}{until}",
         key.id,
         key.actor,
         key.scopes.join(" "),
         workspaces_text(&key)
     ));
-    talk("this is the only time the key is shown");
+    inform("this is the only time the key is shown");
     Output::stdout().line(&text)?;
     Ok(Exit::Ok)
 }
@@ -172,7 +172,7 @@ async fn list(args: KeyListArgs) -> anyhow::Result<Exit> {
         return Ok(Exit::Ok);
     }
     if keys.is_empty() {
-        talk("no keys");
+        inform("no keys");
         return Ok(Exit::Ok);
     }
     let mut rows = Table::new(&["KEY", "ACTOR", "STATE", "CREATED", "WORKSPACES", "SCOPES"]);
@@ -246,19 +246,19 @@ async fn grant(args: KeyGrantArgs) -> anyhow::Result<Exit> {
     let mut granted = scopes(std::slice::from_ref(&args.scope), false)?;
     granted.retain(|scope| !key.scopes.contains(scope));
     if granted.is_empty() {
-        talk(format_args!("{} has {} already", key.id, args.scope));
-        return told(args.json, &key);
+        inform(format_args!("{} has {} already", key.id, args.scope));
+        return print_key(args.json, &key);
     }
     key.scopes.extend(granted);
     let id = key.id.clone();
     drop(store);
     operator::change(&args.data.data, key.clone()).await?;
-    talk(format_args!("{id} has {} now", args.scope));
-    told(args.json, &key)
+    inform(format_args!("{id} has {} now", args.scope));
+    print_key(args.json, &key)
 }
 
 /// Prints a key as JSON where that was asked for; its text is not known any more.
-fn told(json: bool, key: &ApiKey) -> anyhow::Result<Exit> {
+fn print_key(json: bool, key: &ApiKey) -> anyhow::Result<Exit> {
     if json {
         Output::stdout().json(&json!({
             "id": key.id, "actor": key.actor, "scopes": key.scopes, "workspaces": key.workspaces,
@@ -272,8 +272,8 @@ async fn revoke(args: KeyRevokeArgs) -> anyhow::Result<Exit> {
     let store = open(&args.data)?;
     let key = find(&store, &args.id).await?;
     if key.revoked_at.is_some() {
-        talk(format_args!("{} was revoked before", key.id));
-        return told(args.json, &key);
+        inform(format_args!("{} was revoked before", key.id));
+        return print_key(args.json, &key);
     }
     let id = key.id.clone();
     let revoked = ApiKey {
@@ -282,10 +282,10 @@ async fn revoke(args: KeyRevokeArgs) -> anyhow::Result<Exit> {
     };
     drop(store);
     operator::change(&args.data.data, revoked.clone()).await?;
-    talk(format_args!(
+    inform(format_args!(
         "revoked {id}; a running server refuses it within a second"
     ));
-    told(args.json, &revoked)
+    print_key(args.json, &revoked)
 }
 
 /// Reads when a key ends: a time, or how long from now on.

@@ -17,7 +17,7 @@ use store::{AuditError, Content, Evidence, Migration, SqliteStore};
 use crate::args::{LogArgs, LogCommand, LogExportArgs, LogPruneArgs, LogRebuildArgs};
 use crate::config::{self, Flags};
 use crate::exit::{Exit, OrHint, Problem};
-use crate::output::{Output, Paint, Progress, many, talk};
+use crate::output::{Output, Paint, Progress, inform, plural};
 use crate::signing;
 
 const DAY_MICROS: i64 = 24 * 60 * 60 * 1_000_000;
@@ -44,18 +44,18 @@ fn verify(args: &LogArgs) -> anyhow::Result<Exit> {
     })?;
     let problems = problems(&args.data.data, &report);
     if report.keys_without_events > 0 {
-        talk(format_args!(
+        inform(format_args!(
             "{} API keys were made before keys had events: no event says who made them or what they may do",
             report.keys_without_events
         ));
     }
     if report.without_head {
-        talk(
+        inform(
             "there is no file `head` yet: until the next start writes it, nothing would tell that the end of the log is missing",
         );
     }
     if report.copied {
-        talk(format_args!(
+        inform(format_args!(
             "checked a copy in a temporary folder, because `{}` holds a write-ahead log and cannot be written",
             args.data.data.display()
         ));
@@ -74,10 +74,10 @@ fn verify(args: &LogArgs) -> anyhow::Result<Exit> {
     });
     let mut summary = format!(
         "{}, {}, {} and {} are what they were when they were written",
-        many(report.events, "event"),
-        many(report.documents, "document"),
-        many(report.blobs, "blob"),
-        many(report.receipts, "receipt")
+        plural(report.events, "event"),
+        plural(report.documents, "document"),
+        plural(report.blobs, "blob"),
+        plural(report.receipts, "receipt")
     );
     if report.pruned > 0 {
         let pruned = report.pruned;
@@ -100,9 +100,10 @@ fn verify(args: &LogArgs) -> anyhow::Result<Exit> {
 
 /// Names the command that mends what is wrong with documents: they are a fold of the events, and can be made again.
 fn advise(report: &store::Report) {
-    let is_document = |problem: &store::Problem| matches!(problem.what, store::What::Document(..));
+    let is_document =
+        |problem: &store::Problem| matches!(problem.what, store::ProblemSubject::Document(..));
     if report.problems.iter().any(is_document) {
-        talk(
+        inform(
             "documents can be made again from their events: `reprise log rebuild --write`, while no server runs",
         );
     }
@@ -129,8 +130,8 @@ fn migrate(args: &LogArgs) -> anyhow::Result<Exit> {
         return Ok(Exit::Ok);
     }
     match migrated {
-        None => talk(format_args!("the directory has format {format} already")),
-        Some(migrated) => talk(format_args!(
+        None => inform(format_args!("the directory has format {format} already")),
+        Some(migrated) => inform(format_args!(
             "{} events have format {format} now; the directory is kept as it was in `{}`",
             migrated.events,
             migrated.backup.display()
@@ -145,7 +146,7 @@ fn rebuild_and_write(args: &LogRebuildArgs) -> anyhow::Result<Exit> {
         store::rebuild_and_write(&args.data.data, progress)
     })?;
     let Some(backup) = backup else {
-        talk("nothing was written: an event cannot be folded");
+        inform("nothing was written: an event cannot be folded");
         return judge(args.json, json!({"written": false}), &rebuilt.problems, "");
     };
     let differed = rebuilt.problems.len();
@@ -159,7 +160,7 @@ fn rebuild_and_write(args: &LogRebuildArgs) -> anyhow::Result<Exit> {
         });
         Output::stdout().json(&result)?;
     } else {
-        talk(format_args!(
+        inform(format_args!(
             "stored {} documents as {} events say, {differed} of them differently than before; \
              the directory is kept as it was in `{}`",
             rebuilt.documents,
@@ -236,16 +237,16 @@ fn export(args: &LogExportArgs) -> anyhow::Result<Exit> {
     if args.json {
         Output::stdout().json(&result)?;
     } else {
-        talk(format_args!(
+        inform(format_args!(
             "wrote {}, {} and {} to `{}`; events.jsonl has {}",
-            many(exported.events, "event"),
-            many(exported.receipts, "receipt"),
-            many(exported.blobs, "blob"),
+            plural(exported.events, "event"),
+            plural(exported.receipts, "receipt"),
+            plural(exported.blobs, "blob"),
             args.out.display(),
             exported.events_sha256
         ));
         if args.auditor {
-            talk(format_args!(
+            inform(format_args!(
                 "{} blobs that are not public were left out, and the manifest names them",
                 exported.withheld
             ));
@@ -293,19 +294,19 @@ fn prune(args: LogPruneArgs) -> anyhow::Result<Exit> {
     };
     if days == 0 {
         let did = if args.dry_run { "are" } else { "were" };
-        talk(format_args!(
+        inform(format_args!(
             "0 days: all tasks that have finished {did} meant, whatever their age"
         ));
     }
     out.line(format_args!(
         "{verb} {}: {} {becomes} headers, {} {goes}, {} in all",
-        many(pruned.tasks, "task"),
-        many(pruned.events, "event"),
-        many(pruned.blobs, "blob"),
-        many(pruned.bytes, "byte")
+        plural(pruned.tasks, "task"),
+        plural(pruned.events, "event"),
+        plural(pruned.blobs, "blob"),
+        plural(pruned.bytes, "byte")
     ))?;
     if pruned.in_use > 0 {
-        talk(format_args!(
+        inform(format_args!(
             "{} tasks were left alone, because a replay of them has not ended",
             pruned.in_use
         ));
@@ -326,8 +327,8 @@ fn sweep(args: &LogArgs) -> anyhow::Result<Exit> {
     } else {
         out.line(format_args!(
             "removed {} that nothing names, {} in all",
-            many(swept.blobs, "blob"),
-            many(swept.bytes, "byte")
+            plural(swept.blobs, "blob"),
+            plural(swept.bytes, "byte")
         ))?;
     }
     Ok(Exit::Ok)
@@ -394,7 +395,7 @@ fn judge(
         }
         return Ok(Exit::Ok);
     }
-    talk(format_args!("{} found", many(problems.len(), "problem")));
+    inform(format_args!("{} found", plural(problems.len(), "problem")));
     Ok(Exit::No)
 }
 
@@ -425,7 +426,7 @@ fn problems(directory: &Path, report: &store::Report) -> Vec<String> {
     let mut problems: Vec<String> = report.problems.iter().map(ToString::to_string).collect();
     // A damaged seed is a key like any other: everything would be signed, and nothing would verify.
     if !signing::is_readable(directory) {
-        talk("the signing keys were not checked, because this user may not read them");
+        inform("the signing keys were not checked, because this user may not read them");
     } else if let Err(error) = signing::agree(directory, report.names_keys, report.signing_keys) {
         problems.push(format!("signing keys: {error:#}"));
     }

@@ -24,11 +24,11 @@ use tracing_subscriber::util::SubscriberInitExt;
 
 use crate::args::ServeArgs;
 use crate::client::ADDRESS_FILE;
-use crate::command::key::{Door, FirstKey, ensure_first_keys};
+use crate::command::key::{FirstKey, OperatorListener, ensure_first_keys};
 use crate::config::{self, Flags, Log, LogFormat, Settings};
 use crate::exit::{Exit, OrHint, Problem};
-use crate::held::Held;
-use crate::output::{Output, talk};
+use crate::locked_file::LockedFile;
+use crate::output::{Output, inform};
 use crate::webhook::{self, Webhook};
 use crate::{signing, vault};
 
@@ -48,7 +48,7 @@ pub(crate) async fn run(args: ServeArgs) -> anyhow::Result<Exit> {
         translate::config(&settings)?;
         crate::contracts::configured(&settings.contracts)?;
         webhooks(&settings)?;
-        talk("the configuration can be used");
+        inform("the configuration can be used");
         return Ok(Exit::Ok);
     }
     start_logs(&settings.log)?;
@@ -56,15 +56,15 @@ pub(crate) async fn run(args: ServeArgs) -> anyhow::Result<Exit> {
     let signals = Signals::new()?;
     let server = Server::start(&settings, options).await?;
     if !options.full_sync {
-        talk("unsafe: commits are not synced; a power cut loses what was acknowledged");
+        inform("unsafe: commits are not synced; a power cut loses what was acknowledged");
     }
     if let FirstKey::Made(file) = &server.first_key {
-        talk(format_args!(
+        inform(format_args!(
             "made the first key, for everything except approvals: {}; the key for approvals is next to it",
             file.display()
         ));
     }
-    talk(format_args!(
+    inform(format_args!(
         "reprise {} on {}, data in {}",
         env!("CARGO_PKG_VERSION"),
         server.url,
@@ -134,8 +134,8 @@ pub(crate) struct Server {
     data: PathBuf,
     webhooks: Vec<Webhook>,
     outside: Outside,
-    door: Door,
-    address: Held,
+    door: OperatorListener,
+    address: LockedFile,
     /// Where this machine reaches it.
     pub(crate) url: String,
     /// What became of the first key.
@@ -225,9 +225,9 @@ impl Server {
         }
         engine.set_demands(translate::demands(&settings.governed));
         crate::witness::load(data, &engine)?;
-        let door = Door::open(data).await?;
+        let door = OperatorListener::open(data).await?;
         let url = local_url(&bound);
-        let address = Held::write(data, ADDRESS_FILE, &format!("{url}\n")).or_hint(
+        let address = LockedFile::write(data, ADDRESS_FILE, &format!("{url}\n")).or_hint(
             format_args!("`{}`", data.join(ADDRESS_FILE).display()),
             "check that the disk has room and lets this user write",
         )?;
@@ -246,9 +246,10 @@ impl Server {
 
     /// Answers until `stop`, then drains.
     pub(crate) async fn serve(self, stop: impl Future<Output = ()> + Send) {
-        let witnesses = tokio::spawn(crate::witness::tend(self.data, self.engine.clone()));
+        let witnesses = tokio::spawn(crate::witness::post_heads(self.data, self.engine.clone()));
         let told = self.webhooks.into_iter();
-        let told = told.map(|webhook| tokio::spawn(webhook::tend(webhook, self.engine.clone())));
+        let told = told
+            .map(|webhook| tokio::spawn(webhook::announce_approvals(webhook, self.engine.clone())));
         let told: Vec<_> = told.collect();
         let operator = tokio::spawn(self.door.serve(self.engine.clone()));
         self.bound.serve(self.engine, stop).await;
@@ -338,7 +339,7 @@ impl Signals {
     /// Returns after the first signal; a second one ends the process at once.
     pub(crate) async fn stop(mut self) {
         self.next().await;
-        talk("stopping; a second signal stops at once");
+        inform("stopping; a second signal stops at once");
         tokio::spawn(async move {
             self.next().await;
             // What was acknowledged is durable; there is nothing to lose but the leases, which the next start takes.

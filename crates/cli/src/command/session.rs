@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 use crate::args::since;
 use crate::exit::Exit;
 use crate::listing::{Listing, ShowArgs, text, time};
-use crate::output::{Output, Paint, Table, printable, shorten, talk};
+use crate::output::{Output, Paint, Table, inform, printable, shorten};
 
 /// `reprise session`
 #[derive(Debug, Subcommand)]
@@ -57,7 +57,7 @@ async fn list(args: ListArgs) -> anyhow::Result<Exit> {
         query.extend(value.iter().map(|value| (name, value.as_str())));
     }
     let path = ["v1", "sessions"];
-    let (found, more) = client.list(&path, &query, args.listing.wanted()).await?;
+    let (found, more) = client.list(&path, &query, args.listing.limit()).await?;
     args.listing.print(found, more, "no sessions", |found| {
         let mut rows = Table::new(&["SESSION", "STATUS", "CREATED", "WORKSPACE", "PERSONA"]);
         for session in found {
@@ -128,7 +128,7 @@ async fn show(args: ShowArgs) -> anyhow::Result<Exit> {
         rows.print(&mut out, "")?;
     }
     if more_messages || more_tasks {
-        talk("there is more than is shown; --json and the API page through all of it");
+        inform("there is more than is shown; --json and the API page through all of it");
     }
     Ok(Exit::Ok)
 }

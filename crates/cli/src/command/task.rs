@@ -17,7 +17,7 @@ use crate::client::{
 };
 use crate::exit::{Exit, OrHint, Problem};
 use crate::output::{
-    Output, Paint, Table, event_line, is_quiet, is_told_elsewhere, shorten, talk, width,
+    Output, Paint, Table, event_line, inform, is_quiet, is_told_elsewhere, shorten, width,
 };
 use crate::persona::PersonaName;
 
@@ -84,7 +84,7 @@ async fn submit(args: TaskSubmitArgs) -> anyhow::Result<Exit> {
     let task = task.submit(&client, &key).await?;
     if args.watch {
         if !args.json {
-            talk(format_args!("{} in {}", task.id, task.session_id));
+            inform(format_args!("{} in {}", task.id, task.session_id));
         }
         return watch(&client, &task.id, args.json).await;
     }
@@ -279,7 +279,7 @@ fn details(
     for request in waits_for {
         row(
             "waits for",
-            crate::command::approvals::what(request),
+            crate::command::approvals::describe_request(request),
             Some(Paint::Waiting),
         );
     }
@@ -321,22 +321,22 @@ fn details(
 fn advise(task: &Task) {
     match task.status {
         TaskStatus::Known(Status::InputRequired) => {
-            talk(format_args!(
+            inform(format_args!(
                 "it waits for an answer: reprise task answer {} TEXT",
                 task.id
             ));
         }
         TaskStatus::Known(Status::AuthRequired) => {
-            talk(format_args!(
+            inform(format_args!(
                 "it waits for a decision: reprise approvals show {}",
                 task.id
             ));
         }
         TaskStatus::Known(Status::Submitted | Status::Working) => {
-            talk(format_args!("to follow it: reprise task watch {}", task.id));
+            inform(format_args!("to follow it: reprise task watch {}", task.id));
         }
         TaskStatus::Known(Status::Failed) => {
-            talk(format_args!(
+            inform(format_args!(
                 "to read the run: reprise task show {id}; to retry it, if the reason has passed: reprise task retry {id}",
                 id = task.id
             ));
@@ -401,7 +401,7 @@ async fn list(args: TaskListArgs) -> anyhow::Result<Exit> {
     } else if is_quiet() {
         out.ids(tasks.iter().map(|task| task.id.as_str()))?;
     } else if tasks.is_empty() {
-        talk("no tasks");
+        inform("no tasks");
     } else {
         let personas = crate::persona::names(&client, &tasks).await;
         let mut rows = Table::new(&["TASK", "STATUS", "CREATED", "PERSONA", "WORKFLOW", "INPUT"]);
@@ -423,7 +423,7 @@ async fn list(args: TaskListArgs) -> anyhow::Result<Exit> {
         rows.print(&mut out, "")?;
     }
     if more {
-        talk(format_args!("there are more; raise --limit (now {wanted})"));
+        inform(format_args!("there are more; raise --limit (now {wanted})"));
     }
     let unknown = tasks.iter().any(|task| task.status.reading() == Exit::No);
     Ok(if unknown { Exit::No } else { Exit::Ok })
@@ -449,17 +449,17 @@ async fn watch(client: &Client, id: &str, json: bool) -> anyhow::Result<Exit> {
         let is_open = event.created_at > since || waits && event.created_at == since;
         match event.kind.as_str() {
             "task.input_required" if is_open => {
-                talk(format_args!(
+                inform(format_args!(
                     "it waits for an answer: reprise task answer {id} TEXT"
                 ));
             }
             "task.auth_required" if is_open => {
-                talk(format_args!(
+                inform(format_args!(
                     "it waits for a decision: reprise approvals show {id}"
                 ));
             }
             "vendor.task_imported" => {
-                talk(format_args!(
+                inform(format_args!(
                     "it ran on another server; to read the run: reprise task show {id}, or reprise event list --task {id} --oldest"
                 ));
             }
@@ -474,7 +474,7 @@ async fn watch(client: &Client, id: &str, json: bool) -> anyhow::Result<Exit> {
     let task = tokio::select! {
         task = following => task?,
         _ = tokio::signal::ctrl_c() => {
-            talk(format_args!(
+            inform(format_args!(
                 "no longer watching; the task goes on. To watch it again: reprise task watch {id}; \
                  to end it: reprise task cancel {id}"
             ));
@@ -482,7 +482,7 @@ async fn watch(client: &Client, id: &str, json: bool) -> anyhow::Result<Exit> {
         }
     };
     if !json {
-        talk(ending(&task));
+        inform(ending(&task));
     }
     Ok(task.status.verdict())
 }
@@ -511,9 +511,9 @@ async fn answer(args: TaskAnswerArgs) -> anyhow::Result<Exit> {
         Some(text) => say(&client, &args.id, text).await?,
         None => {
             let which = match (&args.request, args.all) {
-                (Some(request), _) => Which::Named(request),
-                (None, true) => Which::All,
-                (None, false) => Which::TheOnly,
+                (Some(request), _) => DecisionTarget::Named(request),
+                (None, true) => DecisionTarget::All,
+                (None, false) => DecisionTarget::TheOnly,
             };
             let reason = args.reason.as_deref();
             decide(&client, &args.id, which, args.approve, reason).await?;
@@ -539,7 +539,7 @@ pub(crate) async fn say(client: &Client, task: &str, text: &str) -> anyhow::Resu
 
 /// Which of the decisions that a Task waits for are meant.
 #[derive(Debug, Clone, Copy)]
-pub(crate) enum Which<'a> {
+pub(crate) enum DecisionTarget<'a> {
     /// The one that there is.
     TheOnly,
     /// The one of this request.
@@ -552,7 +552,7 @@ pub(crate) enum Which<'a> {
 pub(crate) async fn decide(
     client: &Client,
     task: &str,
-    which: Which<'_>,
+    which: DecisionTarget<'_>,
     approved: bool,
     reason: Option<&str>,
 ) -> anyhow::Result<()> {
@@ -561,13 +561,13 @@ pub(crate) async fn decide(
     let id = |request: &Value| request.get("id").and_then(Value::as_str).map(str::to_owned);
     let waiting: Vec<String> = pending.iter().filter_map(id).collect();
     let chosen: Vec<String> = match which {
-        Which::Named(name) => waiting.iter().filter(|id| *id == name).cloned().collect(),
-        Which::TheOnly | Which::All => waiting.clone(),
+        DecisionTarget::Named(name) => waiting.iter().filter(|id| *id == name).cloned().collect(),
+        DecisionTarget::TheOnly | DecisionTarget::All => waiting.clone(),
     };
-    if let (Which::TheOnly, [_, _, ..]) = (which, chosen.as_slice()) {
-        let what = crate::command::approvals::what;
+    if let (DecisionTarget::TheOnly, [_, _, ..]) = (which, chosen.as_slice()) {
+        let what = crate::command::approvals::describe_request;
         for (id, request) in waiting.iter().zip(&pending) {
-            talk(format_args!("{id}  {}", shorten(&what(request), 200)));
+            inform(format_args!("{id}  {}", shorten(&what(request), 200)));
         }
         let message = format!("task `{task}` waits for {} decisions", chosen.len());
         let hint = "nothing was decided; name one with --request ID, or say --all";
@@ -575,8 +575,10 @@ pub(crate) async fn decide(
     }
     if chosen.is_empty() {
         let message = match which {
-            Which::Named(name) => format!("task `{task}` does not wait for `{name}`"),
-            Which::TheOnly | Which::All => format!("task `{task}` does not wait for a decision"),
+            DecisionTarget::Named(name) => format!("task `{task}` does not wait for `{name}`"),
+            DecisionTarget::TheOnly | DecisionTarget::All => {
+                format!("task `{task}` does not wait for a decision")
+            }
         };
         let hint = format!("`reprise task get {task}` shows where it stands");
         return Err(Problem::new(message, hint).answers_no().into());
@@ -621,7 +623,7 @@ async fn export(args: TaskExportArgs) -> anyhow::Result<Exit> {
         }))?;
         return Ok(Exit::Ok);
     }
-    talk(format_args!(
+    inform(format_args!(
         "wrote {} to {what}, {} bytes; to replay it: reprise replay --bundle {}",
         bundle.task_id(),
         bytes.len(),
@@ -701,7 +703,7 @@ fn shown(task: &Task, json: bool) -> anyhow::Result<()> {
     };
     out.line(format_args!("{}  {status}", shorten(&task.id, 120)))?;
     if let Some(failure) = &task.failure {
-        talk(format_args!(
+        inform(format_args!(
             "{}: {}",
             shorten(&failure.code, 60),
             shorten(&failure.message, 200)

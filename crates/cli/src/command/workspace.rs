@@ -36,7 +36,7 @@ pub(crate) async fn run(command: Command) -> anyhow::Result<Exit> {
 async fn list(args: ListArgs) -> anyhow::Result<Exit> {
     let client = args.listing.client()?;
     let path = ["v1", "workspaces"];
-    let (found, more) = client.list(&path, &[], args.listing.wanted()).await?;
+    let (found, more) = client.list(&path, &[], args.listing.limit()).await?;
     args.listing.print(found, more, "no workspaces", |found| {
         let mut rows = Table::new(&["WORKSPACE", "NAME", "CREATED"]);
         for workspace in found {

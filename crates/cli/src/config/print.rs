@@ -162,6 +162,11 @@ pub(super) const KEYS: &[Key] = &[
         "Its model, such as text-embedding-3-small.",
     ),
     key(
+        "fields",
+        "vote_timeout_s",
+        "Seconds after its first vote at which an undecided conflict is escalated to the operator; 0 for never.",
+    ),
+    key(
         "governed",
         "mode",
         "The weakest mode in which a program may open a governed session: log-only, shadow or enforce.",

@@ -28,6 +28,9 @@ pub(crate) type HeartbeatMs = Bounded<5_000, 25_000>;
 /// How long something promised for a day is kept: at least that day (AP-IDEM-03), at most a year.
 pub(crate) type RetentionS = Bounded<86_400, 31_622_400>;
 
+/// How long a vote may take, or without end; at most a year.
+pub(crate) type VoteTimeoutS = Bounded<0, 31_622_400>;
+
 impl<const MIN: u32, const MAX: u32> Bounded<MIN, MAX> {
     /// Returns it as a number of things.
     pub(crate) fn count(self) -> usize {

@@ -7,24 +7,27 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use contracts::backtest::{Backtested, CallVerdict, Change, Sent, Then, Told, Verdicts, backtest};
+use contracts::backtest::{
+    Backtested, CallVerdict, Change, RecordEntry, RecordedOutcome, RecordedRequest, Verdicts,
+    backtest,
+};
 use contracts::{
     Compiled, ConfigError, Decimal, Executors, Mode, OfferedTool, Options, Response, Rules,
     ToolChoice, Usage, json as exact,
 };
 use domain::{Preflight, Timestamp};
-use runs::replay::{Beginning, Cost, Exchange, Source, exchanges};
-use runs::workflow::governed::judged_as;
+use runs::replay::{Cost, Exchange, RunStart, Source, exchanges};
+use runs::workflow::governed::apply_rules_version;
 use serde_json::{Value, json};
 
 use super::BacktestArgs;
 use super::files::{Folder, read_text};
-use super::recorded::{self, LeftOut};
+use super::recorded::{self, SkippedRuns};
 use crate::exit::{Exit, OrHint, Problem};
-use crate::output::{Output, Paint, Table, many, printable, talk};
+use crate::output::{Output, Paint, Table, inform, plural, printable};
 
 /// A judged run.
-struct Judged {
+struct JudgedRun {
     task: String,
     started: Timestamp,
     verdicts: Verdicts,
@@ -32,14 +35,14 @@ struct Judged {
 
 /// Runs that were found, and how many have no calls or lie before the date.
 #[derive(Default)]
-struct Found {
-    judged: Vec<Judged>,
+struct FoundRuns {
+    judged: Vec<JudgedRun>,
     without_calls: usize,
     earlier: usize,
     /// The runs that were looked at, and how often one of them was given again.
     seen: BTreeSet<String>,
     again: usize,
-    left_out: LeftOut,
+    left_out: SkippedRuns,
     /// Why these contracts cannot judge a run.
     cannot: Option<ConfigError>,
 }
@@ -50,7 +53,7 @@ pub(super) fn run(args: &BacktestArgs) -> anyhow::Result<Exit> {
         Ok(compiled) => Arc::new(compiled),
         Err(error) => {
             for finding in error.findings() {
-                talk(printable(&finding.to_string()));
+                inform(printable(&finding.to_string()));
             }
             let hint = "`reprise contracts check` shows the same findings";
             return Err(Problem::new("the contracts do not compile", hint).into());
@@ -58,8 +61,8 @@ pub(super) fn run(args: &BacktestArgs) -> anyhow::Result<Exit> {
     };
     let since = args.since;
     let judge = Judge::new(args, &compiled)?;
-    let mut found = Found::default();
-    let mut left_out = LeftOut::default();
+    let mut found = FoundRuns::default();
+    let mut left_out = SkippedRuns::default();
     for path in &args.runs {
         recorded::read(path, &mut left_out, &mut |source| {
             judge.run(source, since, &mut found);
@@ -74,7 +77,7 @@ pub(super) fn run(args: &BacktestArgs) -> anyhow::Result<Exit> {
     found.left_out = left_out;
     if found.judged.is_empty() && found.without_calls == 0 {
         for name in &found.left_out.unreadable {
-            talk(format_args!("not read: {}", printable(name)));
+            inform(format_args!("not read: {}", printable(name)));
         }
         let hint = "name bundles (`reprise task export`), an export (`reprise log export`) or a data directory";
         let message = format!(
@@ -114,7 +117,7 @@ impl Judge {
     }
 
     /// Puts the contracts together with what a run began with, so that nothing differs but the contracts.
-    fn rules(&self, began: &Beginning) -> Result<Rules, ConfigError> {
+    fn rules(&self, began: &RunStart) -> Result<Rules, ConfigError> {
         let recorded = began.options.as_ref().and_then(|options| {
             let text = Value::Object(options.clone()).to_string();
             contracts::bytes::read_options(text.as_bytes()).ok()
@@ -126,7 +129,7 @@ impl Judge {
         // What became of a call is taken from the record.
         options.executors = Executors::All;
         options.answers_checkpoints = true;
-        judged_as(began.telling, &mut options);
+        apply_rules_version(began.rules_version, &mut options);
         options.labels.clone_from(&self.labels);
         options.principal = self.principal.clone().or_else(|| began.principal.clone());
         let compiled = Arc::clone(&self.compiled);
@@ -137,7 +140,7 @@ impl Judge {
         }
     }
 
-    fn run(&self, source: &Source, since: Option<Timestamp>, found: &mut Found) {
+    fn run(&self, source: &Source, since: Option<Timestamp>, found: &mut FoundRuns) {
         let Some(started) = source.event(0).map(|event| event.created_at) else {
             return;
         };
@@ -150,7 +153,7 @@ impl Judge {
             return;
         }
         match self.verdicts(source, started) {
-            Ok(Some(verdicts)) => found.judged.push(Judged {
+            Ok(Some(verdicts)) => found.judged.push(JudgedRun {
                 task: source.task_id.to_string(),
                 started,
                 verdicts,
@@ -166,13 +169,13 @@ impl Judge {
         let is_talk = |exchange: &Exchange| {
             matches!(
                 exchange,
-                Exchange::Answered { .. } | Exchange::Told(Told::Gap { .. })
+                Exchange::Answered { .. } | Exchange::Entry(RecordEntry::Gap { .. })
             )
         };
         if !exchanges.iter().any(is_talk) {
             return Ok(None);
         }
-        let began = match Beginning::read(source, at) {
+        let began = match RunStart::read(source, at) {
             Ok(began) => began,
             Err(what) => {
                 let (calls, gaps) = (Vec::new(), vec![what]);
@@ -180,8 +183,8 @@ impl Judge {
             }
         };
         let rules = self.rules(&began)?;
-        let told = Telling::new(&rules, &began).tell(&exchanges);
-        let verdicts = backtest(&rules, began.start, &told);
+        let entries = RecordTranslator::new(&rules, &began).translate(&exchanges);
+        let verdicts = backtest(&rules, began.start, &entries);
         let is_silent = verdicts.calls.is_empty() && verdicts.gaps.is_empty();
         Ok((!is_silent).then_some(verdicts))
     }
@@ -219,40 +222,40 @@ fn dollars(micros: u64) -> Option<Decimal> {
     Some(micros.shifted_right(6))
 }
 
-/// Puts what a run tells into the words of the library.
-struct Telling<'a> {
+/// Translates the exchanges of a recorded run into entries that can be judged again.
+struct RecordTranslator<'a> {
     rules: &'a Rules,
     /// The models of prepared requests.
     models: BTreeMap<String, String>,
-    told: Vec<Told>,
+    entries: Vec<RecordEntry>,
 }
 
-impl<'a> Telling<'a> {
-    fn new(rules: &'a Rules, began: &Beginning) -> Self {
-        let mut told = Vec::new();
+impl<'a> RecordTranslator<'a> {
+    fn new(rules: &'a Rules, began: &RunStart) -> Self {
+        let mut entries = Vec::new();
         // An agent without a list of tools offered none.
         if began.options.is_none() {
-            told.push(Told::Offered(Vec::new()));
+            entries.push(RecordEntry::Offered(Vec::new()));
         }
         Self {
             rules,
             models: BTreeMap::new(),
-            told,
+            entries,
         }
     }
 
-    fn tell(mut self, exchanges: &[Exchange]) -> Vec<Told> {
+    fn translate(mut self, exchanges: &[Exchange]) -> Vec<RecordEntry> {
         for exchange in exchanges {
-            let told = self.one(exchange);
-            self.told.push(told);
+            let entry = self.entry(exchange);
+            self.entries.push(entry);
         }
-        self.told
+        self.entries
     }
 
-    fn one(&mut self, exchange: &Exchange) -> Told {
+    fn entry(&mut self, exchange: &Exchange) -> RecordEntry {
         match exchange {
             Exchange::Tools(None) => gap("the offered tools"),
-            Exchange::Tools(Some(list)) => Told::Offered(offered(list)),
+            Exchange::Tools(Some(list)) => RecordEntry::Offered(offered(list)),
             Exchange::Prepared {
                 id,
                 at,
@@ -261,7 +264,7 @@ impl<'a> Telling<'a> {
             } => {
                 let model = format!("{}/{}", request.provider, request.model);
                 self.models.insert(id.clone(), model);
-                Told::Prepared {
+                RecordEntry::Prepared {
                     id: id.clone(),
                     at: *at,
                     sent: Box::new(sent(request, seen.as_ref())),
@@ -279,7 +282,7 @@ impl<'a> Telling<'a> {
                     return gap("the text beside a call");
                 }
                 let prepared = names.as_ref().map(|(prepared, _)| prepared.clone());
-                Told::Answered {
+                RecordEntry::Answered {
                     at: *at,
                     response: response.clone(),
                     cost: self.cost(*cost, prepared.as_deref()),
@@ -287,11 +290,11 @@ impl<'a> Telling<'a> {
                     proposal: names.as_ref().map(|(_, proposal)| proposal.clone()),
                 }
             }
-            Exchange::Discarded { at, cost, prepared } => Told::Discarded {
+            Exchange::Discarded { at, cost, prepared } => RecordEntry::Discarded {
                 at: *at,
                 cost: self.cost(*cost, Some(prepared)),
             },
-            Exchange::Told(told) => told.clone(),
+            Exchange::Entry(entry) => entry.clone(),
         }
     }
 
@@ -313,20 +316,20 @@ impl<'a> Telling<'a> {
     }
 }
 
-fn gap(what: &str) -> Told {
-    Told::Gap {
+fn gap(what: &str) -> RecordEntry {
+    RecordEntry::Gap {
         what: what.to_owned(),
     }
 }
 
 /// A request as its session prepared it.
-fn sent(request: &Preflight, seen: Option<&contracts::Value>) -> Sent {
+fn sent(request: &Preflight, seen: Option<&contracts::Value>) -> RecordedRequest {
     let tools = request.offered_tools.iter().map(|tool| OfferedTool {
         name: tool.name.clone(),
         schema: tool.schema.as_ref().and_then(read_exactly),
         hosted: tool.hosted,
     });
-    Sent {
+    RecordedRequest {
         provider: request.provider.clone(),
         model: request.model.clone(),
         tools: Some(tools.collect()),
@@ -363,7 +366,7 @@ fn offered(list: &Value) -> Vec<OfferedTool> {
     tools.collect()
 }
 
-fn print(args: &BacktestArgs, compiled: &Compiled, found: &Found) -> anyhow::Result<Exit> {
+fn print(args: &BacktestArgs, compiled: &Compiled, found: &FoundRuns) -> anyhow::Result<Exit> {
     let runs_with = |change: Change| {
         let runs = found.judged.iter();
         runs.filter(|run| run.verdicts.changed(change).next().is_some())
@@ -392,19 +395,19 @@ fn print(args: &BacktestArgs, compiled: &Compiled, found: &Found) -> anyhow::Res
     for ((reason, tool), runs) in &by_reason(found) {
         out.line(format_args!(
             "{} would have been stopped first by {reason} ({})",
-            many(*runs, "run"),
+            plural(*runs, "run"),
             printable(tool)
         ))?;
     }
     out.line(format_args!(
         "{} judged: {runs_stopped} would have been stopped, {} asked about more, {} let further",
-        many(found.judged.len(), "run"),
+        plural(found.judged.len(), "run"),
         runs_with(Change::NowAsked),
         runs_with(Change::Loosened),
     ))?;
     out.line(format_args!(
         "{} as before, {} newly blocked, {} newly asked about, {} loosened, {not_judgeable} not judgeable",
-        many(changed(Change::AsBefore), "call"),
+        plural(changed(Change::AsBefore), "call"),
         changed(Change::Stopped),
         changed(Change::NowAsked),
         changed(Change::Loosened),
@@ -412,25 +415,25 @@ fn print(args: &BacktestArgs, compiled: &Compiled, found: &Found) -> anyhow::Res
     if found.without_calls + found.earlier > 0 {
         out.line(format_args!(
             "{} without calls, {} before the date",
-            many(found.without_calls, "run"),
+            plural(found.without_calls, "run"),
             found.earlier
         ))?;
     }
     if found.again > 0 {
         out.line(format_args!(
             "{} given more than once, and judged once",
-            many(found.again, "run")
+            plural(found.again, "run")
         ))?;
     }
     if found.left_out.replays > 0 {
         out.line(format_args!(
             "{} left out: what repeats a recorded run is not judged twice",
-            many(found.left_out.replays, "replay")
+            plural(found.left_out.replays, "replay")
         ))?;
     }
     for run in &found.judged {
         for gap in &run.verdicts.gaps {
-            talk(format_args!(
+            inform(format_args!(
                 "{}: the record does not hold {}",
                 run.task,
                 printable(gap)
@@ -438,15 +441,15 @@ fn print(args: &BacktestArgs, compiled: &Compiled, found: &Found) -> anyhow::Res
         }
     }
     for name in &found.left_out.unreadable {
-        talk(format_args!("not read: {}", printable(name)));
+        inform(format_args!("not read: {}", printable(name)));
     }
     if passed {
-        talk("more than the chosen threshold");
+        inform("more than the chosen threshold");
     }
     Ok(exit)
 }
 
-fn as_json(compiled: &Compiled, found: &Found, passed: bool) -> Value {
+fn as_json(compiled: &Compiled, found: &FoundRuns, passed: bool) -> Value {
     let all = |count: &dyn Fn(&Verdicts) -> usize| -> usize {
         let runs = found.judged.iter();
         runs.map(|run| count(&run.verdicts)).sum()
@@ -497,7 +500,7 @@ fn as_json(compiled: &Compiled, found: &Found, passed: bool) -> Value {
     })
 }
 
-fn print_run(out: &mut Output, run: &Judged) -> anyhow::Result<()> {
+fn print_run(out: &mut Output, run: &JudgedRun) -> anyhow::Result<()> {
     let mut table = Table::new(&["TURN", "TOOL", "WAS", "WOULD HAVE BEEN", "WHY", "FILE"]);
     let (mut is_told, mut is_first) = (false, true);
     for call in &run.verdicts.calls {
@@ -528,9 +531,9 @@ fn row(call: &CallVerdict, is_first: bool) -> Option<Vec<(String, Option<Paint>)
         (Change::Loosened, _) => ("allowed", Paint::Waiting),
     };
     let was = match call.then {
-        Then::Made => "made",
-        Then::Asked => "asked about",
-        Then::Refused => "refused",
+        RecordedOutcome::Made => "made",
+        RecordedOutcome::Asked => "asked about",
+        RecordedOutcome::Refused => "refused",
     };
     // All of them are in the JSON form; here a line must fit on a screen.
     let mut why = match call.reasons.as_slice() {
@@ -560,7 +563,7 @@ fn row(call: &CallVerdict, is_first: bool) -> Option<Vec<(String, Option<Paint>)
 }
 
 /// How many runs each rule would have stopped first.
-fn by_reason(found: &Found) -> BTreeMap<(String, String), usize> {
+fn by_reason(found: &FoundRuns) -> BTreeMap<(String, String), usize> {
     let mut counts = BTreeMap::new();
     for call in found
         .judged

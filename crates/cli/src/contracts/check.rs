@@ -10,7 +10,7 @@ use super::CheckArgs;
 use super::draft::Defined;
 use super::files::Folder;
 use crate::exit::{Exit, Problem};
-use crate::output::{Output, Paint, many, printable, talk};
+use crate::output::{Output, Paint, inform, plural, printable};
 
 /// What a folder comes to.
 #[derive(Default)]
@@ -128,7 +128,7 @@ pub(super) fn run(args: &CheckArgs) -> anyhow::Result<Exit> {
         }
         for (role, compiled) in checked.sets.iter().filter(|_| errors == 0) {
             let role = role.as_ref().map(|role| format!("role {role}: "));
-            let tools = many(compiled.tools().count(), "contract");
+            let tools = plural(compiled.tools().count(), "contract");
             let role = printable(&role.unwrap_or_default());
             out.line(format_args!("ok: {role}{tools}, {}", compiled.digest()))?;
         }
@@ -139,7 +139,7 @@ pub(super) fn run(args: &CheckArgs) -> anyhow::Result<Exit> {
     }
     let tools = wrapped_only(&checked);
     if !tools.is_empty() && !args.json {
-        talk(format_args!(
+        inform(format_args!(
             "note: `execution_constraints` of {} hold where the tool runs through a session (the agent, a wrapped executor). \
              A program that reports executions over HTTP must check them itself.",
             printable(&tools.join(", "))
@@ -148,9 +148,9 @@ pub(super) fn run(args: &CheckArgs) -> anyhow::Result<Exit> {
     if errors == 0 {
         return Ok(Exit::Ok);
     }
-    talk(format_args!(
+    inform(format_args!(
         "{}: a session over these files does not start",
-        many(errors, "error")
+        plural(errors, "error")
     ));
     Ok(Exit::No)
 }
@@ -262,7 +262,7 @@ fn look(compiled: &Compiled, tool: &Defined, schema: &Value) -> Option<Said> {
         Value::Null => "{}".to_owned(),
         schema => schema.to_string(),
     };
-    let patterns = &mut contracts::Room::of_schemas();
+    let patterns = &mut contracts::PatternBudget::of_schemas();
     let form = match read(&text, Limits::MESSAGE, Numbers::Any) {
         Ok(schema) => compiled.schema_form(&tool.name, &schema, patterns)?,
         Err(error) => return Some(Said::Wrong(vec![error.to_string()])),

@@ -10,9 +10,9 @@ use std::path::{Path, PathBuf};
 use serde_json::{Value, json};
 
 use super::InitArgs;
-use super::observed::{self, Seen};
+use super::observed::{self, ObservedTool};
 use crate::exit::{Exit, OrHint, Problem};
-use crate::output::{Output, printable, talk};
+use crate::output::{Output, inform, printable};
 
 const HINT: &str = "a JSON list of tools, as OpenAI, Anthropic or MCP write them, or recorded runs: a bundle, a folder of \
                     bundles, an export or a data directory";
@@ -71,13 +71,13 @@ pub(super) fn run(args: &InitArgs) -> anyhow::Result<Exit> {
         None => recorded_tools(&args.tools)?,
     };
     for left in &left_out {
-        talk(format_args!("left out {}", printable(&left.to_string())));
+        inform(format_args!("left out {}", printable(&left.to_string())));
     }
     if tools.is_empty() {
         let message = format!("`{}` names no tools", args.tools.display());
         return Err(Problem::new(message, HINT).into());
     }
-    let left_out: Vec<Value> = left_out.iter().map(LeftOut::as_json).collect();
+    let left_out: Vec<Value> = left_out.iter().map(SkippedTool::as_json).collect();
     fs::create_dir_all(&args.output).or_hint(
         format_args!("`{}`", args.output.display()),
         "name a folder that can be made",
@@ -97,32 +97,32 @@ pub(super) fn run(args: &InitArgs) -> anyhow::Result<Exit> {
             }
             written.push(path);
         } else {
-            talk(format_args!("kept `{}`: it exists", path.display()));
+            inform(format_args!("kept `{}`: it exists", path.display()));
             kept.push(path);
         }
     }
     if args.json {
         out.json(&json!({"written": written, "kept": kept, "left_out": left_out}))?;
     }
-    talk("a draft: read every GUESS, then move the files to where your contracts are");
+    inform("a draft: read every GUESS, then move the files to where your contracts are");
     let is_whole = kept.is_empty() && left_out.is_empty();
     Ok(if is_whole { Exit::Ok } else { Exit::No })
 }
 
 /// A tool that gets no contract. Without one it is blocked, so that whoever moves the draft must know.
-struct LeftOut {
+struct SkippedTool {
     place: usize,
     name: String,
     why: &'static str,
 }
 
-impl LeftOut {
+impl SkippedTool {
     fn as_json(&self) -> Value {
         json!({"place": self.place, "name": self.name, "why": self.why})
     }
 }
 
-impl std::fmt::Display for LeftOut {
+impl std::fmt::Display for SkippedTool {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(f, "tool {} `{}`: {}", self.place, self.name, self.why)
     }
@@ -153,7 +153,7 @@ fn definitions(path: &Path) -> anyhow::Result<Option<Vec<Value>>> {
     Ok(list)
 }
 
-fn defined(list: &[Value]) -> (Vec<Tool>, Vec<LeftOut>) {
+fn defined(list: &[Value]) -> (Vec<Tool>, Vec<SkippedTool>) {
     let (mut tools, mut left_out) = (Vec::new(), Vec::new());
     for (index, entry) in list.iter().enumerate() {
         let read = Tool::read(entry).and_then(|tool| {
@@ -168,7 +168,7 @@ fn defined(list: &[Value]) -> (Vec<Tool>, Vec<LeftOut>) {
             Err(why) => {
                 let name = entry.get("function").unwrap_or(entry).get("name");
                 let name = name.and_then(Value::as_str).unwrap_or("(no name)");
-                left_out.push(LeftOut {
+                left_out.push(SkippedTool {
                     place: index + 1,
                     name: name.to_owned(),
                     why,
@@ -179,10 +179,10 @@ fn defined(list: &[Value]) -> (Vec<Tool>, Vec<LeftOut>) {
     (tools, left_out)
 }
 
-fn recorded_tools(path: &Path) -> anyhow::Result<(Vec<Tool>, Vec<LeftOut>)> {
+fn recorded_tools(path: &Path) -> anyhow::Result<(Vec<Tool>, Vec<SkippedTool>)> {
     let (seen, unread) = observed::read(path)?;
     for name in &unread.unreadable {
-        talk(format_args!("not read: {}", printable(name)));
+        inform(format_args!("not read: {}", printable(name)));
     }
     let (mut tools, mut left_out) = (Vec::new(), Vec::new());
     for (index, (name, seen)) in seen.into_iter().enumerate() {
@@ -192,7 +192,7 @@ fn recorded_tools(path: &Path) -> anyhow::Result<(Vec<Tool>, Vec<LeftOut>)> {
                 seen: Some(seen),
                 ..tool
             }),
-            Err(why) => left_out.push(LeftOut {
+            Err(why) => left_out.push(SkippedTool {
                 place: index + 1,
                 name,
                 why,
@@ -236,7 +236,7 @@ struct Tool {
     read_only: Option<bool>,
     destructive: Option<bool>,
     /// What recorded runs show of it.
-    seen: Option<Seen>,
+    seen: Option<ObservedTool>,
 }
 
 impl Tool {
@@ -403,7 +403,7 @@ impl Tool {
 }
 
 /// Says how often a tool was seen, and which order a precondition could demand.
-fn seen_lines(seen: &Seen) -> String {
+fn seen_lines(seen: &ObservedTool) -> String {
     let mut text = String::new();
     if seen.calls == 0 {
         let _ = writeln!(text, "# Offered in the recorded runs, and never called.");
@@ -413,7 +413,7 @@ fn seen_lines(seen: &Seen) -> String {
         text,
         "# Called {} in {}.",
         many_times(seen.calls),
-        crate::output::many(seen.runs, "recorded run")
+        crate::output::plural(seen.runs, "recorded run")
     );
     let after = seen.after.iter().flatten();
     let mut after = after
@@ -433,5 +433,5 @@ fn seen_lines(seen: &Seen) -> String {
 }
 
 fn many_times(count: usize) -> String {
-    crate::output::many(count, "time")
+    crate::output::plural(count, "time")
 }

@@ -3,12 +3,12 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 
-use contracts::backtest::Told;
+use contracts::backtest::RecordEntry;
 use contracts::{Decimal, ProposedCall, Response};
 use runs::replay::{Exchange, Source, exchanges};
 use serde_json::{Value, json};
 
-use super::recorded::{self, LeftOut};
+use super::recorded::{self, SkippedRuns};
 
 /// Texts of an argument that are kept; more of them are not a choice.
 const TEXTS_MAX: usize = 5;
@@ -17,19 +17,19 @@ const TEXT_CHARS_MAX: usize = 40;
 
 /// What recorded runs show of a tool.
 #[derive(Debug, Default)]
-pub(super) struct Seen {
+pub(super) struct ObservedTool {
     /// The schema that it was offered with last.
     pub(super) schema: Option<Value>,
     pub(super) calls: usize,
     pub(super) runs: usize,
-    pub(super) arguments: BTreeMap<String, SeenArgument>,
+    pub(super) arguments: BTreeMap<String, ObservedArgument>,
     /// The tools that had returned before every one of its calls; none before the first.
     pub(super) after: Option<BTreeSet<String>>,
 }
 
 /// What was given for an argument.
 #[derive(Debug, Default)]
-pub(super) struct SeenArgument {
+pub(super) struct ObservedArgument {
     /// In how many calls it was there.
     pub(super) calls: usize,
     pub(super) kinds: BTreeSet<&'static str>,
@@ -40,13 +40,13 @@ pub(super) struct SeenArgument {
 }
 
 /// Reads what runs show of tools.
-pub(super) fn read(path: &Path) -> anyhow::Result<(BTreeMap<String, Seen>, LeftOut)> {
-    let (mut seen, mut left_out) = (BTreeMap::new(), LeftOut::default());
+pub(super) fn read(path: &Path) -> anyhow::Result<(BTreeMap<String, ObservedTool>, SkippedRuns)> {
+    let (mut seen, mut left_out) = (BTreeMap::new(), SkippedRuns::default());
     recorded::read(path, &mut left_out, &mut |source| look(source, &mut seen))?;
     Ok((seen, left_out))
 }
 
-fn look(source: &Source, seen: &mut BTreeMap<String, Seen>) {
+fn look(source: &Source, seen: &mut BTreeMap<String, ObservedTool>) {
     let mut run = Run::default();
     for exchange in exchanges(source) {
         match exchange {
@@ -63,17 +63,17 @@ fn look(source: &Source, seen: &mut BTreeMap<String, Seen>) {
                 run.settle(None, &[], seen);
                 run.answered(response);
             }
-            Exchange::Told(Told::Asked {
+            Exchange::Entry(RecordEntry::Asked {
                 proposal: Some(name),
                 ..
             }) => run.waits(name),
-            Exchange::Told(Told::Judged {
+            Exchange::Entry(RecordEntry::Judged {
                 refused, proposal, ..
             }) => run.settle(proposal.as_deref(), &refused, seen),
-            Exchange::Told(Told::Denied { call_id }) => {
+            Exchange::Entry(RecordEntry::Denied { call_id }) => {
                 run.open.retain(|call| call.id != call_id);
             }
-            Exchange::Told(Told::Ended {
+            Exchange::Entry(RecordEntry::Ended {
                 call_id,
                 ok: Some(true),
                 ..
@@ -81,7 +81,7 @@ fn look(source: &Source, seen: &mut BTreeMap<String, Seen>) {
                 run.settle(None, &[], seen);
                 run.returned.extend(run.names.get(&call_id).cloned());
             }
-            Exchange::Answered { .. } | Exchange::Discarded { .. } | Exchange::Told(_) => {}
+            Exchange::Answered { .. } | Exchange::Discarded { .. } | Exchange::Entry(_) => {}
         }
     }
     run.settle(None, &[], seen);
@@ -134,7 +134,7 @@ impl Run {
         &mut self,
         name: Option<&str>,
         refused: &[String],
-        seen: &mut BTreeMap<String, Seen>,
+        seen: &mut BTreeMap<String, ObservedTool>,
     ) {
         let waiting = name.and_then(|name| self.waiting.remove(name));
         let calls = waiting.unwrap_or_else(|| std::mem::take(&mut self.open));
@@ -146,7 +146,7 @@ impl Run {
     }
 }
 
-fn offered(list: Option<&Value>, seen: &mut BTreeMap<String, Seen>) {
+fn offered(list: Option<&Value>, seen: &mut BTreeMap<String, ObservedTool>) {
     let tools = list.and_then(|list| list.get("tools")?.as_array());
     for tool in tools.into_iter().flatten() {
         if let Some(name) = tool.get("name").and_then(Value::as_str) {
@@ -155,13 +155,13 @@ fn offered(list: Option<&Value>, seen: &mut BTreeMap<String, Seen>) {
     }
 }
 
-fn offer(name: &str, schema: Option<&Value>, seen: &mut BTreeMap<String, Seen>) {
+fn offer(name: &str, schema: Option<&Value>, seen: &mut BTreeMap<String, ObservedTool>) {
     let seen = seen.entry(name.to_owned()).or_default();
     let schema = schema.filter(|schema| schema.is_object());
     seen.schema = schema.cloned().or_else(|| seen.schema.take());
 }
 
-impl Seen {
+impl ObservedTool {
     fn call(&mut self, arguments: &str, returned: &BTreeSet<String>) {
         self.calls += 1;
         self.after = Some(match self.after.take() {
@@ -199,7 +199,7 @@ impl Seen {
     }
 }
 
-impl SeenArgument {
+impl ObservedArgument {
     fn give(&mut self, value: &Value) {
         self.calls += 1;
         self.kinds.insert(match value {

@@ -8,9 +8,9 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use contracts::{
-    Answer, Answers, AttemptCost, Begin, CallKey, Compiled, Decimal, Event, Executors,
-    FinishReason, Gate, Judgement, Mode, Occasion, OfferedTool, Options, Outcome, Permission,
-    ProposedCall, Request, Response, Rules, State, Status, ToolChoice, check_execution, judge,
+    Answer, Answers, AttemptCost, CallKey, Compiled, Decimal, Event, Executors, FinishReason, Gate,
+    JudgeContext, Judgement, Mode, OfferedTool, Options, Outcome, Permission, ProposedCall,
+    Request, Response, Rules, SessionStart, State, Status, ToolChoice, check_execution, judge,
     narrow, precheck, settle, settled,
 };
 use domain::Timestamp;
@@ -21,7 +21,7 @@ use super::TestArgs;
 use super::files::{Folder, read_text, subfolders, yaml_files};
 use super::{backtest, recorded, report};
 use crate::exit::{Exit, OrHint, Problem};
-use crate::output::{Output, Paint, printable, talk};
+use crate::output::{Output, Paint, inform, printable};
 
 /// How deep folders of cases may lie in each other.
 const FOLDERS_MAX: usize = 16;
@@ -208,7 +208,7 @@ fn read_pack_file(pack: &Path) -> anyhow::Result<PackFile> {
 pub(super) fn run(args: &TestArgs) -> anyhow::Result<Exit> {
     let pack_file = read_pack_file(&args.pack)?;
     if let Some(name) = &pack_file.name {
-        talk(printable(name));
+        inform(printable(name));
     }
     let contracts = pack_file.contracts.as_deref().unwrap_or("contracts");
     let folder = Folder::read(&args.pack.join(contracts))?;
@@ -216,7 +216,7 @@ pub(super) fn run(args: &TestArgs) -> anyhow::Result<Exit> {
         Ok(compiled) => Arc::new(compiled),
         Err(error) => {
             for finding in error.findings() {
-                talk(printable(&finding.to_string()));
+                inform(printable(&finding.to_string()));
             }
             let hint = "`reprise contracts check` shows the same findings";
             return Err(
@@ -338,7 +338,7 @@ fn entries(folder: &Path) -> anyhow::Result<Vec<PathBuf>> {
 /// Judges recorded runs again: they must be judged as they went. Returns what is not.
 fn run_recording(compiled: &Arc<Compiled>, path: &Path) -> Vec<String> {
     let (mut problems, mut judged) = (Vec::new(), 0);
-    let mut left_out = recorded::LeftOut::default();
+    let mut left_out = recorded::SkippedRuns::default();
     let read = recorded::read(path, &mut left_out, &mut |source| {
         let Some(differences) = backtest::differences(compiled, source) else {
             return;
@@ -447,7 +447,7 @@ impl Player {
             cache_write: None,
         };
         options.prices.set(&format!("openai/{MODEL}"), price);
-        let begin = Begin {
+        let begin = SessionStart {
             session_id: options.session_id.clone(),
             agent: None,
             at: Timestamp::from_micros(0),
@@ -574,14 +574,14 @@ impl Player {
         }
         let mut answers = Answers::new();
         let judgement = loop {
-            let occasion = Occasion {
+            let occasion = JudgeContext {
                 request: &request,
                 now: self.now(),
                 proposal: None,
                 answers: &answers,
             };
             let judgement = judge(&self.rules, &self.state, &response, occasion);
-            let asked: Vec<_> = judgement.asked().collect();
+            let asked: Vec<_> = judgement.needing_approval().collect();
             if asked.is_empty() {
                 break judgement;
             }

@@ -15,7 +15,7 @@ use crate::exit::OrHint;
 
 /// What was found and not read.
 #[derive(Debug, Default)]
-pub(super) struct LeftOut {
+pub(super) struct SkippedRuns {
     /// Replays: they repeat runs that are read themselves.
     pub(super) replays: usize,
     /// What cannot be read, and why.
@@ -28,10 +28,10 @@ pub(super) struct LeftOut {
 /// The path cannot be read at all.
 pub(super) fn read(
     path: &Path,
-    left_out: &mut LeftOut,
+    left_out: &mut SkippedRuns,
     each: &mut dyn FnMut(&Source),
 ) -> anyhow::Result<()> {
-    let mut take = |source: &Source, left_out: &mut LeftOut| {
+    let mut take = |source: &Source, left_out: &mut SkippedRuns| {
         if let Some(reason) = source.damage() {
             let name = format!("{} (damaged: {reason})", source.task_id);
             left_out.unreadable.push(name);
@@ -80,8 +80,8 @@ pub(super) fn read(
 
 fn read_export(
     folder: &Path,
-    left_out: &mut LeftOut,
-    take: &mut dyn FnMut(&Source, &mut LeftOut),
+    left_out: &mut SkippedRuns,
+    take: &mut dyn FnMut(&Source, &mut SkippedRuns),
 ) -> anyhow::Result<()> {
     let file = folder.join("events.jsonl");
     let events = read_text(&file)?;

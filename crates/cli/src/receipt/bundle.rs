@@ -17,12 +17,12 @@ use receipts::{KeySet, verify as verify_receipt};
 use serde::Deserialize;
 use serde_json::json;
 
-use super::events::{self, Covered, Outline};
+use super::events::{self, Outline, ReceiptFacts};
 use super::file::{SignedHead, check_checkpoint, read_file, read_keys};
-use super::replays::{self, Unbound};
+use super::replays::{self, UnboundEvents};
 use super::report::{Findings, Question};
 use super::witnessed::Witnesses;
-use crate::output::{Progress, many};
+use crate::output::{Progress, plural};
 use files::{Blobs, Lines, Manifest, Seal, optional};
 pub(crate) use prove::prove;
 
@@ -85,7 +85,7 @@ pub(crate) fn verify(request: &Request<'_>) -> anyhow::Result<Findings> {
     manifest.compare("receipts.jsonl", receipts.sha256, &mut findings);
     manifest.count("receipts", receipts.count, &mut findings);
     let covered = &receipts.covered;
-    let said = events::Said {
+    let said = events::BundleFacts {
         log: manifest.log(),
         repaired: manifest.repaired(),
         seal,
@@ -105,7 +105,7 @@ pub(crate) fn verify(request: &Request<'_>) -> anyhow::Result<Findings> {
     }
     let mut unbound = replays::check(directory, covered, &events, &mut findings)?;
     unbound.extend(events.unbound.iter().cloned());
-    tell_unbound(&unbound, seal, &mut findings);
+    report_unbound(&unbound, seal, &mut findings);
     // Whoever makes up a bundle makes up its keys too, their ids included; a thumbprint is the key itself.
     let is_anchored = keys.as_ref().is_some_and(|keys| {
         let mut thumbprints = keys.keys().iter().map(receipts::PublicKey::thumbprint);
@@ -118,9 +118,9 @@ pub(crate) fn verify(request: &Request<'_>) -> anyhow::Result<Findings> {
     }
     findings.note(format!(
         "      {}, {}, {}",
-        many(receipts.count, "receipt"),
-        many(events.count, "event"),
-        many(blobs, "blob")
+        plural(receipts.count, "receipt"),
+        plural(events.count, "event"),
+        plural(blobs, "blob")
     ));
     findings.set("receipts", receipts.count.into());
     findings.set("events", events.count.into());
@@ -132,7 +132,7 @@ pub(crate) fn verify(request: &Request<'_>) -> anyhow::Result<Findings> {
 const UNBOUND_SHOWN_MAX: usize = 12;
 
 /// Says by name what no receipt, no signature and no run confirms. None of it counts as checked.
-fn tell_unbound(unbound: &[Unbound], seal: Seal, findings: &mut Findings) {
+fn report_unbound(unbound: &[UnboundEvents], seal: Seal, findings: &mut Findings) {
     if unbound.is_empty() {
         return;
     }
@@ -176,7 +176,7 @@ struct Verified<'a> {
 struct Receipts {
     count: u64,
     sha256: Digest,
-    covered: BTreeMap<String, Covered>,
+    covered: BTreeMap<String, ReceiptFacts>,
 }
 
 /// The members of a receipt that lead to its events.
@@ -244,7 +244,7 @@ fn check_receipts(
     let mut lines = Lines::open(request.directory.join("receipts.jsonl"))?;
     let mut walk = Walk::default();
     for hash in &outline.foreign {
-        walk.know(*hash);
+        walk.add_known(*hash);
     }
     let mut roots = BTreeMap::from([(0, walk.root())]);
     let mut ids = BTreeMap::new();
@@ -319,7 +319,7 @@ fn check_receipts(
                 .iter()
                 .find(|material| material.kind == "event_log");
             let log = log.and_then(|log| Digest::parse(log.sha256.as_deref()?).ok());
-            let entry = Covered {
+            let entry = ReceiptFacts {
                 receipt_id: step.receipt.receipt_id.clone().into_owned(),
                 receipt_hash: step.receipt.hash,
                 content: canon::sha256(line),

@@ -5,19 +5,19 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 
 use canon::{Digest, Integers, Map, Value};
-use domain::{Event, EventName, Kind, Visibility};
+use domain::{Event, EventName, Kind, Visibility, payload};
 use receipts::Head;
 use receipts::trust::follows;
 use sha2::{Digest as _, Sha256};
 
 use super::bundle::files::{Lines, Place, Seal};
-use super::replays::Unbound;
+use super::replays::UnboundEvents;
 use super::report::Findings;
-use crate::output::{Progress, many};
+use crate::output::{Progress, plural};
 
 /// What a receipt says of its task.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Covered {
+pub(crate) struct ReceiptFacts {
     pub(crate) receipt_id: String,
     pub(crate) task_id: String,
     pub(crate) is_replay: bool,
@@ -33,7 +33,7 @@ pub(crate) struct Covered {
 }
 
 /// What was read.
-pub(crate) struct Checked {
+pub(crate) struct CheckedEvents {
     pub(crate) count: u64,
     pub(crate) sha256: Digest,
     /// Where the events of replays and of their sources stand.
@@ -45,7 +45,7 @@ pub(crate) struct Checked {
     /// Blobs that events name, each with one of these events.
     pub(crate) named: BTreeMap<Digest, Box<str>>,
     /// What no receipt covers.
-    pub(crate) unbound: Vec<Unbound>,
+    pub(crate) unbound: Vec<UnboundEvents>,
 }
 
 /// What must be known of the events before the receipts are read.
@@ -68,7 +68,7 @@ enum Log {
 }
 
 /// What a bundle says of its events.
-pub(crate) struct Said<'a> {
+pub(crate) struct BundleFacts<'a> {
     /// The name of the log.
     pub(crate) log: &'a str,
     /// Events that could not be read, and of which a repair left headers.
@@ -113,12 +113,14 @@ pub(crate) fn outline(directory: &Path) -> anyhow::Result<Outline> {
         let Ok(event) = Event::parse(line) else {
             continue;
         };
-        let digest = |name: &str| Digest::parse(event.payload.get(name)?.as_str()?).ok();
         match event.kind() {
-            Ok(Kind::ReceiptImported) => outline.foreign.extend(digest("receipt_hash")),
+            Ok(Kind::ReceiptImported) => {
+                let said = payload::Receipt::of(&event.payload);
+                outline.foreign.extend(said.receipt_hash());
+            }
             Ok(Kind::TreeHeadSealed) => {
-                let size = event.payload.get("size").and_then(Value::as_u64);
-                outline.heads.extend(size.zip(digest("root")));
+                let said = payload::TreeHeadSealed::of(&event.payload);
+                outline.heads.extend(said.size().zip(said.root()));
             }
             _ => {}
         }
@@ -129,10 +131,10 @@ pub(crate) fn outline(directory: &Path) -> anyhow::Result<Outline> {
 /// Checks the events of a bundle against each other and against its receipts.
 pub(crate) fn check(
     directory: &Path,
-    said: Said<'_>,
-    receipts: &BTreeMap<String, Covered>,
+    said: BundleFacts<'_>,
+    receipts: &BTreeMap<String, ReceiptFacts>,
     findings: &mut Findings,
-) -> anyhow::Result<Checked> {
+) -> anyhow::Result<CheckedEvents> {
     let progress = Progress::begin("reading the export");
     let name = EventName::new(said.log);
     let seal = said.seal;
@@ -202,7 +204,7 @@ pub(crate) fn check(
     if without > 0 {
         findings.note(format!(
             "{} ran under a persona that leaves no receipts: nothing proves what happened there",
-            many(without, "task")
+            plural(without, "task")
         ));
     }
     if !state.repaired.is_empty() {
@@ -222,7 +224,7 @@ pub(crate) fn check(
     for (name, code, expected, found) in state.problems {
         findings.fail(name, code, expected, found);
     }
-    Ok(Checked {
+    Ok(CheckedEvents {
         count,
         sha256: lines.sha256(),
         places: state.places,
@@ -251,7 +253,7 @@ impl State {
         label: &str,
         event: &Event,
         line: &[u8],
-        receipts: &BTreeMap<String, Covered>,
+        receipts: &BTreeMap<String, ReceiptFacts>,
     ) -> bool {
         match log.position(&event.id) {
             Some(position) if position.0 > self.last => self.last = position.0,
@@ -306,8 +308,9 @@ impl State {
     /// Notes the blobs that an event needs.
     fn name_blobs(&mut self, event: &Event) {
         let digest = |value: &Value| Digest::parse(value.get("sha256")?.as_str()?).ok();
-        let moved = domain::moved(&event.payload).map(|moved| moved.digest);
-        let parts = event.payload.get("parts").and_then(Value::as_array);
+        let moved = domain::external_members(&event.payload).map(|moved| moved.digest);
+        let parts = payload::Message::of(&event.payload).parts();
+        let parts = parts.and_then(Value::as_array);
         let hidden = parts.into_iter().flatten().filter(|part| {
             // A public part may have members of these names too: they are the caller's.
             let visibility = part.get("visibility").and_then(Value::as_str);
@@ -324,14 +327,14 @@ impl State {
     /// Returns what no receipt covers. Replays are judged by themselves.
     fn unbound(
         &self,
-        receipts: &BTreeMap<String, Covered>,
+        receipts: &BTreeMap<String, ReceiptFacts>,
         pruned: &BTreeSet<String>,
-    ) -> Vec<Unbound> {
+    ) -> Vec<UnboundEvents> {
         let mut unbound = Vec::new();
         for (task, event) in &self.issued {
             let what = format!("receipt.issued {event} of {task}");
             let why = "the receipt is bound, when and by whom it was stored is not";
-            unbound.push(Unbound::new(what, why));
+            unbound.push(UnboundEvents::new(what, why));
         }
         for (task, log) in &self.logs {
             let why = match log {
@@ -341,16 +344,16 @@ impl State {
                 Log::Sealed(_) if !receipts.contains_key(task) => "the task left no receipt",
                 Log::Sealed(_) | Log::Pruned => continue,
             };
-            unbound.push(Unbound::new(format!("events of {task}"), why));
+            unbound.push(UnboundEvents::new(format!("events of {task}"), why));
         }
         for task in self.imports.keys() {
             let what = format!("the arrival of {task}");
             let why = "it came from another log, whose receipt covers its events";
-            unbound.push(Unbound::new(what, why));
+            unbound.push(UnboundEvents::new(what, why));
         }
         for (kind, count) in &self.loose {
             let what = format!("{count} {kind}");
-            unbound.push(Unbound::new(what, "no task's log holds it"));
+            unbound.push(UnboundEvents::new(what, "no task's log holds it"));
         }
         unbound
     }
@@ -359,8 +362,8 @@ impl State {
         let id = &event.resource.id;
         let head = self.trust.get(id).copied().unwrap_or(Head::EMPTY);
         let none = Map::new();
-        let record = event.payload.get("record").and_then(Value::as_object);
-        match follows(&head, record.unwrap_or(&none)) {
+        let record = payload::TrustRecorded::of(&event.payload).record();
+        match follows(&head, record.map_or(&none, |record| record.members())) {
             Ok(next) => {
                 self.trust.insert(id.clone(), next);
             }
@@ -377,7 +380,7 @@ impl State {
         task: &str,
         event: &Event,
         line: &[u8],
-        receipts: &BTreeMap<String, Covered>,
+        receipts: &BTreeMap<String, ReceiptFacts>,
     ) -> bool {
         let kind = event.kind();
         if kind == Ok(Kind::ReceiptIssued) {
@@ -427,12 +430,12 @@ impl State {
         };
         hasher.update(line);
         hasher.update(b"\n");
-        let policy = event.payload.get("receipt_policy").and_then(Value::as_str);
-        if kind == Ok(Kind::TaskSubmitted) && policy == Some("disabled") {
+        let policy = payload::TaskSubmitted::of(&event.payload).receipt_policy();
+        if kind == Ok(Kind::TaskSubmitted) && policy == Some(domain::ReceiptPolicy::Disabled) {
             self.waived.insert(task.to_owned());
         }
-        let to = event.payload.get("to").and_then(Value::as_str);
-        let ends = matches!(to, Some("COMPLETED" | "FAILED" | "CANCELED"));
+        let to = payload::StatusChanged::of(&event.payload).to();
+        let ends = to.is_some_and(domain::Status::is_terminal);
         if kind == Ok(Kind::TaskStatusChanged) && ends {
             let digest = Digest::from_bytes(hasher.clone().finalize().into());
             *log = Log::Sealed(digest);
@@ -446,7 +449,7 @@ impl State {
         label: &str,
         task: &str,
         event: &Event,
-        receipts: &BTreeMap<String, Covered>,
+        receipts: &BTreeMap<String, ReceiptFacts>,
     ) {
         let text = |name: &str| event.payload.get(name).and_then(Value::as_str);
         let again = self.issued.insert(task.to_owned(), event.id.to_string());
@@ -471,7 +474,7 @@ impl State {
         }
     }
 
-    fn compare(&mut self, receipts: &BTreeMap<String, Covered>) {
+    fn compare(&mut self, receipts: &BTreeMap<String, ReceiptFacts>) {
         for (task, receipt) in receipts {
             let name = format!("event log of {task}");
             // A task that came from another log left no receipt here, and only a replay has it as its source.

@@ -29,7 +29,7 @@ pub(crate) struct Request<'a> {
 
 /// A receipt as somebody handed it over.
 #[derive(Debug)]
-pub(crate) struct Handed {
+pub(crate) struct ReceiptDocument {
     /// The bare receipt as JSON; not more canonical than it came.
     pub(crate) bytes: Vec<u8>,
 }
@@ -62,23 +62,23 @@ pub(crate) fn read_file(path: &Path) -> anyhow::Result<Vec<u8>> {
 }
 
 /// Reads a receipt: bare or superset JSON, or the CBOR archive form.
-pub(crate) fn read_receipt(path: &Path) -> anyhow::Result<Handed> {
+pub(crate) fn read_receipt(path: &Path) -> anyhow::Result<ReceiptDocument> {
     let bytes = read_file(path)?;
     let what = format!("`{}`", path.display());
     let hint = "name a file that holds one receipt as JSON or CBOR";
     let is_map = bytes.first().is_some_and(|byte| byte >> 5 == 5);
     if is_map {
         let receipt = cbor::read(&bytes).or_hint(&what, hint)?;
-        return Ok(Handed {
+        return Ok(ReceiptDocument {
             bytes: receipt.bytes(),
         });
     }
     // What the strict reader refuses goes on as it is: the verdict says why.
     let Ok(map) = canon::read_object(&bytes, Integers::Safe) else {
-        return Ok(Handed { bytes });
+        return Ok(ReceiptDocument { bytes });
     };
     if !map.contains_key("wire") {
-        return Ok(Handed { bytes });
+        return Ok(ReceiptDocument { bytes });
     }
     let bare = wire::receipt::bare(map).map_err(|error| {
         let message = match error {
@@ -93,7 +93,7 @@ pub(crate) fn read_receipt(path: &Path) -> anyhow::Result<Handed> {
         )
         .answers_no()
     })?;
-    Ok(Handed {
+    Ok(ReceiptDocument {
         bytes: canon::jcs(&Value::Object(bare)),
     })
 }

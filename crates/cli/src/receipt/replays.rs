@@ -8,25 +8,27 @@ use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::Arc;
 
-use canon::{Digest, Map, Value};
-use domain::{BLOB_MEMBER, Event, Kind};
+use canon::{Map, Value};
+use domain::{BLOB_MEMBER, Event, Kind, payload};
 use receipts::Receipt;
-use runs::replay::{self, Bundle, Given, Issuing, Log, Progress, Replayed, Source, Spec};
+use runs::replay::{
+    self, Bundle, Log, OverrideValue, Progress, ReceiptIssuer, Replayed, Source, Spec,
+};
 use runs::workflow::{Registry, builtin};
 use serde_json::json;
 
 use super::bundle::files::{Blobs, Place, Reread};
-use super::events::{Checked, Covered};
+use super::events::{CheckedEvents, ReceiptFacts};
 use super::report::Findings;
 
 /// Events that nothing binds: which, and why.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Unbound {
+pub(crate) struct UnboundEvents {
     pub(crate) what: String,
     pub(crate) why: String,
 }
 
-impl Unbound {
+impl UnboundEvents {
     pub(crate) fn new(what: impl Into<String>, why: impl Into<String>) -> Self {
         Self {
             what: what.into(),
@@ -52,10 +54,10 @@ use Fault::CannotRun;
 /// Runs every replay of a bundle again. Returns what could not be bound.
 pub(crate) fn check(
     directory: &Path,
-    covered: &BTreeMap<String, Covered>,
-    checked: &Checked,
+    covered: &BTreeMap<String, ReceiptFacts>,
+    checked: &CheckedEvents,
     findings: &mut Findings,
-) -> anyhow::Result<Vec<Unbound>> {
+) -> anyhow::Result<Vec<UnboundEvents>> {
     let mut reader = Reader {
         events: Reread::open(directory.join("events.jsonl"))?,
         receipts: Reread::open(directory.join("receipts.jsonl"))?,
@@ -71,11 +73,11 @@ pub(crate) fn check(
             Ok(()) => {
                 confirmed += 1;
                 let why = "who asked for it, when, and with which metadata is in no receipt";
-                unbound.push(Unbound::new(format!("task.submitted of {task}"), why));
+                unbound.push(UnboundEvents::new(format!("task.submitted of {task}"), why));
             }
             Err(CannotRun(why)) => {
                 let count = checked.places.get(task).map_or(0, Vec::len);
-                unbound.push(Unbound::new(format!("{count} events of {task}"), why));
+                unbound.push(UnboundEvents::new(format!("{count} events of {task}"), why));
             }
             Err(Fault::Differs {
                 what,
@@ -98,8 +100,8 @@ struct Reader<'a> {
     events: Reread,
     receipts: Reread,
     blobs: Blobs,
-    covered: &'a BTreeMap<String, Covered>,
-    checked: &'a Checked,
+    covered: &'a BTreeMap<String, ReceiptFacts>,
+    checked: &'a CheckedEvents,
 }
 
 impl Reader<'_> {
@@ -153,10 +155,8 @@ impl Reader<'_> {
     /// Returns what a replay was asked for.
     fn request(&self, submitted: &Event) -> Result<Spec, Fault> {
         const GONE: Fault = CannotRun("its request is withheld or missing");
-        let named = submitted.payload.get("replay").and_then(|of| {
-            let text = of.get("request_sha256")?.as_str()?;
-            Digest::parse(text).ok()
-        });
+        let named = payload::TaskSubmitted::of(&submitted.payload).replay();
+        let named = named.and_then(|of| of.request_sha256());
         let bytes = named.and_then(|digest| self.blobs.read(digest));
         let stored: Option<Value> =
             bytes.and_then(|bytes| canon::read(&bytes, canon::Integers::Safe).ok());
@@ -165,14 +165,14 @@ impl Reader<'_> {
         let mut spec: Spec = spec.ok_or(GONE)?;
         for given in spec.overrides.values_mut() {
             match &mut given.given {
-                Given::Artifact { sha256, value, .. } => {
+                OverrideValue::Artifact { sha256, value, .. } => {
                     let bytes = self.blobs.read(*sha256).ok_or(GONE)?;
                     *value = serde_json::from_slice(&bytes).ok();
                 }
-                Given::Secret => {
+                OverrideValue::Secret => {
                     return Err(CannotRun("it was given a secret, which no log holds"));
                 }
-                Given::Inline(_) => {}
+                OverrideValue::Inline(_) => {}
             }
         }
         if !spec.refresh.is_empty() {
@@ -183,7 +183,7 @@ impl Reader<'_> {
 
     /// Puts members that were moved into blobs back into a payload.
     fn whole(&self, mut payload: Map<String, Value>) -> Map<String, Value> {
-        let moved: Vec<_> = domain::moved(&payload)
+        let moved: Vec<_> = domain::external_members(&payload)
             .map(|moved| (moved.member.to_owned(), moved.digest))
             .collect();
         for (member, digest) in moved {
@@ -208,7 +208,7 @@ fn rerun(
     reader: &mut Reader<'_>,
     workflows: &Registry,
     task: &str,
-    covered: &Covered,
+    covered: &ReceiptFacts,
 ) -> anyhow::Result<Result<(), Fault>> {
     let lines = reader.lines(task)?;
     if reader.checked.pruned.contains(task) {
@@ -267,7 +267,7 @@ struct Comparison<'a, 'b> {
 }
 
 impl Comparison<'_, '_> {
-    fn all(&self, covered: &Covered, receipt: Option<&Receipt>) -> Result<(), Fault> {
+    fn all(&self, covered: &ReceiptFacts, receipt: Option<&Receipt>) -> Result<(), Fault> {
         let is_canceled = self.ended_as("CANCELED");
         if is_canceled && self.replayed.end.status != domain::Status::Canceled {
             return Err(CannotRun("somebody canceled it"));
@@ -290,9 +290,9 @@ impl Comparison<'_, '_> {
         let issuer = receipt.as_map().get("issuer");
         let text = |name: &str| Some(issuer?.get(name)?.as_str()?.to_owned());
         let submitted = self.events.first();
-        let of = submitted.and_then(|event| event.payload.get("replay"));
-        let ordinal = of.and_then(|of| of.get("ordinal")?.as_u64());
-        let issuing = Issuing {
+        let of = submitted.and_then(|event| payload::TaskSubmitted::of(&event.payload).replay());
+        let ordinal = of.and_then(|of| of.ordinal());
+        let issuing = ReceiptIssuer {
             id: text("id").unwrap_or_default(),
             name: text("name"),
             ordinal: ordinal.unwrap_or(1),
@@ -306,7 +306,7 @@ impl Comparison<'_, '_> {
     }
 
     /// The events that repeat those of the source.
-    fn repeated(&self, covered: &Covered) -> Result<(), Fault> {
+    fn repeated(&self, covered: &ReceiptFacts) -> Result<(), Fault> {
         let marked: Vec<&Event> = self
             .events
             .iter()
@@ -338,7 +338,7 @@ impl Comparison<'_, '_> {
     }
 
     /// The events of the replay's own life.
-    fn own_life(&self, covered: &Covered) -> Result<(), Fault> {
+    fn own_life(&self, covered: &ReceiptFacts) -> Result<(), Fault> {
         let end = &self.replayed.end;
         let receipt = json!(covered.receipt_id);
         let mut status = json!(domain::Status::Submitted);
@@ -423,7 +423,7 @@ impl Comparison<'_, '_> {
     }
 
     /// The replay itself writes the events of its own life: in its own name, about itself.
-    fn envelope(&self, event: &Event, covered: &Covered) -> Result<(), Fault> {
+    fn envelope(&self, event: &Event, covered: &ReceiptFacts) -> Result<(), Fault> {
         let actor = event.actor.as_deref().unwrap_or_default();
         same(&event.id, "agent", actor)?;
         same(
@@ -439,16 +439,18 @@ impl Comparison<'_, '_> {
 
     fn submitted(&self, event: &Event) -> Result<(), Fault> {
         let (name, _) = self.source.workflow();
-        let workflow = event.payload.get("workflow").and_then(Value::as_str);
-        same(&event.id, name, workflow.unwrap_or_default())?;
-        let of = event.payload.get("replay");
-        let member = |name: &str| of.and_then(|of| of.get(name)).cloned();
+        let said = payload::TaskSubmitted::of(&event.payload);
+        same(&event.id, name, said.workflow().unwrap_or_default())?;
+        let of = said.replay();
         let source = json!(self.source.task_id);
-        same(&event.id, &source, json!(member("source_task_id")))?;
+        same(
+            &event.id,
+            &source,
+            json!(of.and_then(|of| of.source_task_id())),
+        )?;
         let mode = json!(self.spec.mode);
-        same(&event.id, mode, json!(member("mode")))?;
-        let parent = event.payload.get("parent_task_id");
-        same(&event.id, source, json!(parent))
+        same(&event.id, mode, json!(of.and_then(|of| of.mode())))?;
+        same(&event.id, source, json!(said.parent_task_id()))
     }
 
     fn payload(&self, event: &Event, expected: Map<String, Value>) -> Result<(), Fault> {

@@ -11,7 +11,7 @@ use super::report::{Findings, Question};
 use super::{names_file, online};
 use crate::args::Connection;
 use crate::exit::{Exit, OrHint};
-use crate::output::{Output, Table, printable, shorten, talk};
+use crate::output::{Output, Table, inform, printable, shorten};
 
 /// What is asked.
 #[derive(Debug)]
@@ -48,7 +48,7 @@ pub(crate) fn run(request: &Request<'_>) -> anyhow::Result<Exit> {
     if request.json {
         out.write(&String::from_utf8_lossy(&bytes))?;
         if let Some(reason) = findings.reason() {
-            talk(format_args!("the chain does not hold: {reason}"));
+            inform(format_args!("the chain does not hold: {reason}"));
         }
     } else {
         describe(&mut out, &bytes)?;

@@ -17,9 +17,9 @@ use super::facts::ModelArgs;
 use super::files::WorkingTree;
 use super::git::{self, AtCommit};
 use super::hashing::below_root;
-use super::locate::{self, Pair, directory_of};
-use super::write::Prepared;
-use crate::output::{Output, complain};
+use super::locate::{self, ReportPair, directory_of};
+use super::write::PreparedFile;
+use crate::output::{Output, warn};
 
 pub(super) const EXAMPLES: &str = "\
 Examples:
@@ -65,7 +65,7 @@ pub(super) fn run(args: &BackfillArgs) -> anyhow::Result<ExitCode> {
     let mut refused = false;
     let mut told = Vec::new();
     for report in &args.reports {
-        let pair = Pair::of(report);
+        let pair = ReportPair::of(report);
         let (result, message) = if pair.sidecar.symlink_metadata().is_ok() {
             let message = format!("skipped `{}`: it has a sidecar", report.display());
             ("skipped", message)
@@ -83,7 +83,7 @@ pub(super) fn run(args: &BackfillArgs) -> anyhow::Result<ExitCode> {
             }
         };
         if !args.json {
-            complain(&message);
+            warn(&message);
         }
         told.push(serde_json::json!({
             "report": report, "sidecar": pair.sidecar, "result": result, "message": message,
@@ -95,7 +95,7 @@ pub(super) fn run(args: &BackfillArgs) -> anyhow::Result<ExitCode> {
     Ok(ExitCode::from(if refused { 2 } else { 0 }))
 }
 
-fn backfill(args: &BackfillArgs, pair: &Pair) -> anyhow::Result<()> {
+fn backfill(args: &BackfillArgs, pair: &ReportPair) -> anyhow::Result<()> {
     let report = pair
         .report
         .canonicalize()
@@ -163,7 +163,7 @@ fn backfill(args: &BackfillArgs, pair: &Pair) -> anyhow::Result<()> {
         backfilled: Some(true),
     };
     let text = Sidecar::Ahd(Box::new(block)).text()?;
-    Prepared::new(&pair.sidecar, text.as_bytes())?.commit()
+    PreparedFile::new(&pair.sidecar, text.as_bytes())?.commit()
 }
 
 fn read(files: &AtCommit, path: &str) -> anyhow::Result<(canon::Digest, Vec<u8>)> {

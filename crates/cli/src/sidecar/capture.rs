@@ -19,12 +19,12 @@ use ed25519_dalek::SigningKey;
 use super::facts::{FactArgs, GeneralSamplingArgs, now};
 use super::files::{WorkingTree, read_file};
 use super::git;
-use super::hashing::{Wanted, artifact, below_root, mode_of};
-use super::locate::{self, Pair, directory_of};
+use super::hashing::{RoleFile, artifact, below_root, mode_of};
+use super::locate::{self, ReportPair, directory_of};
 use super::recording::RecordingArgs;
 use super::signature;
-use super::write::Prepared;
-use crate::output::{self, complain};
+use super::write::PreparedFile;
+use crate::output::{self, warn};
 
 pub(super) const EXAMPLES: &str = "\
 Examples:
@@ -193,9 +193,9 @@ pub(super) fn run(mut args: CaptureArgs) -> anyhow::Result<ExitCode> {
         && !status.success()
     {
         // Schema 1 has no member for a failed run.
-        complain(format_args!("no sidecar: the command ended with {status}"));
+        warn(format_args!("no sidecar: the command ended with {status}"));
         if args.json {
-            output::Output::stdout().json(&told(&args, None, &ran))?;
+            output::Output::stdout().json(&result_json(&args, None, &ran))?;
         }
         return Ok(exit_code(Some(status)));
     }
@@ -213,9 +213,9 @@ pub(super) fn run(mut args: CaptureArgs) -> anyhow::Result<ExitCode> {
         report.as_ref().filter(|_| !args.no_block),
     )?;
     if args.json {
-        output::Output::stdout().json(&told(&args, Some(&plan.sidecar), &ran))?;
+        output::Output::stdout().json(&result_json(&args, Some(&plan.sidecar), &ran))?;
     } else {
-        complain(format_args!(
+        warn(format_args!(
             "sidecar written to `{}`",
             plan.sidecar.display()
         ));
@@ -288,7 +288,7 @@ impl CaptureArgs {
 }
 
 /// Returns what came of a capture, for programs.
-fn told(args: &CaptureArgs, sidecar: Option<&Path>, ran: &Ran) -> serde_json::Value {
+fn result_json(args: &CaptureArgs, sidecar: Option<&Path>, ran: &Ran) -> serde_json::Value {
     serde_json::json!({
         "sidecar": sidecar,
         "report": args.report,
@@ -311,7 +311,7 @@ fn plan(args: &CaptureArgs) -> anyhow::Result<Plan> {
     let tree = WorkingTree::open(&locate::root(args.root.as_deref(), start, ahd)?)?;
     let sidecar = match &args.sidecar {
         Some(path) => path.clone(),
-        None => Pair::of(named).sidecar,
+        None => ReportPair::of(named).sidecar,
     };
     ensure!(start.is_dir(), "`{}` is not a directory", start.display());
     let argv = match &args.argv_json {
@@ -336,7 +336,7 @@ fn plan(args: &CaptureArgs) -> anyhow::Result<Plan> {
     }
     let inputs = build::inputs(args, &tree, ahd)?;
     if inputs.is_empty() {
-        complain("warning: no --input is given: a reader will have nothing to verify");
+        warn("warning: no --input is given: a reader will have nothing to verify");
     }
     let outputs = outputs(args, &tree)?;
     let mut ignored = vec![absolute(&sidecar)?];
@@ -366,7 +366,7 @@ fn plan(args: &CaptureArgs) -> anyhow::Result<Plan> {
         && in_repository(tree.root())
         && let Some(said) = git::complaint(tree.root())
     {
-        complain(format_args!("warning: no commit is recorded: {said}"));
+        warn(format_args!("warning: no commit is recorded: {said}"));
     }
     let known = build::Materials {
         tree: &tree,
@@ -407,7 +407,7 @@ fn outputs(args: &CaptureArgs, tree: &WorkingTree) -> anyhow::Result<Vec<Output>
         .map(|wanted| (wanted, true));
     unstable
         .chain(stable)
-        .map(|(Wanted { role, path, mode }, stable)| {
+        .map(|(RoleFile { role, path, mode }, stable)| {
             Ok(Output {
                 role: role.clone(),
                 path: below_root(tree, path)?,
@@ -504,9 +504,9 @@ impl Report {
 fn write(path: &Path, sidecar: &Sidecar, report: Option<&Report>) -> anyhow::Result<()> {
     let text = sidecar.text()?;
     let report = report
-        .map(|report| Prepared::new(&report.path, &::sidecar::render(&report.bytes, sidecar)?))
+        .map(|report| PreparedFile::new(&report.path, &::sidecar::render(&report.bytes, sidecar)?))
         .transpose()?;
-    let prepared = Prepared::new(path, text.as_bytes())?;
+    let prepared = PreparedFile::new(path, text.as_bytes())?;
     if let Some(report) = report {
         report.commit()?;
     }

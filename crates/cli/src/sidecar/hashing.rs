@@ -11,13 +11,13 @@ use crate::output::Progress;
 
 /// A file to be hashed, as named on the command line: `role=path[:mode]`.
 #[derive(Debug, Clone)]
-pub(super) struct Wanted {
+pub(super) struct RoleFile {
     pub(super) role: String,
     pub(super) path: PathBuf,
     pub(super) mode: Option<Mode>,
 }
 
-impl Wanted {
+impl RoleFile {
     /// Reads `role=path[:mode]`.
     pub(super) fn parse(text: &str) -> Result<Self, String> {
         let (role, rest) = text

@@ -8,14 +8,14 @@ use canon::{Integers, Value};
 
 /// A report and its sidecar, found by either name (RB-SRF-01).
 #[derive(Debug)]
-pub(super) struct Pair {
+pub(super) struct ReportPair {
     pub(super) report: PathBuf,
     pub(super) sidecar: PathBuf,
 }
 
 const SIDECAR_END: &str = ".replay.json";
 
-impl Pair {
+impl ReportPair {
     pub(super) fn of(argument: &Path) -> Self {
         let text = argument.to_string_lossy();
         if let Some(stem) = text.strip_suffix(SIDECAR_END) {

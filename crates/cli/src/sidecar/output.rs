@@ -11,12 +11,12 @@ use ::sidecar::{Check, Outcome, Reason, Sidecar, Verification};
 use quick_junit::{NonSuccessKind, Report, TestCase, TestCaseStatus, TestSuite};
 use serde::Serialize;
 
-use super::write::Prepared;
+use super::write::PreparedFile;
 use crate::output::escaped;
 
 /// The outcome of `verify` as a document.
 #[derive(Debug, Serialize)]
-pub(super) struct Outlook {
+pub(super) struct VerifyReport {
     pub(super) report: PathBuf,
     pub(super) sidecar: PathBuf,
     pub(super) root: Option<PathBuf>,
@@ -140,7 +140,7 @@ fn phrase(check: &Check) -> String {
 }
 
 /// Writes the JUnit form: a test case per check, or one in error when there is no verdict.
-pub(super) fn write_junit(path: &Path, outlook: &Outlook) -> anyhow::Result<()> {
+pub(super) fn write_junit(path: &Path, outlook: &VerifyReport) -> anyhow::Result<()> {
     let mut suite = TestSuite::new(outlook.sidecar.display().to_string());
     if let Some(error) = outlook.error {
         let mut status = TestCaseStatus::non_success(NonSuccessKind::Error);
@@ -170,5 +170,5 @@ pub(super) fn write_junit(path: &Path, outlook: &Outlook) -> anyhow::Result<()> 
     }
     let mut report = Report::new("reprise sidecar verify");
     report.add_test_suite(suite);
-    Prepared::new(path, report.to_string()?.as_bytes())?.commit()
+    PreparedFile::new(path, report.to_string()?.as_bytes())?.commit()
 }

@@ -28,7 +28,7 @@ pub(super) struct RecordingArgs {
 
 /// What the log of a task says.
 #[derive(Debug, Default)]
-pub(super) struct Recorded {
+pub(super) struct RecordedTask {
     /// The models that answered, in the order of their first answers.
     models: Vec<Model>,
     /// The receipt and its proof, where they were asked for.
@@ -37,7 +37,7 @@ pub(super) struct Recorded {
 
 /// A task, for whoever describes it.
 #[derive(Debug)]
-pub(super) struct Described {
+pub(super) struct TaskTimes {
     pub(super) task: String,
     pub(super) started_at: String,
     pub(super) ended_at: Option<String>,
@@ -45,7 +45,7 @@ pub(super) struct Described {
 
 impl RecordingArgs {
     /// Reads when the task ran; none when no task is named.
-    pub(super) fn described(&self) -> anyhow::Result<Option<Described>> {
+    pub(super) fn described(&self) -> anyhow::Result<Option<TaskTimes>> {
         let Some(task) = &self.task else {
             return Ok(None);
         };
@@ -59,7 +59,7 @@ impl RecordingArgs {
             let hint = "give --invoked-at";
             Problem::new(format!("task `{task}` does not say when it ran"), hint)
         })?;
-        Ok(Some(Described {
+        Ok(Some(TaskTimes {
             task: task.clone(),
             started_at,
             ended_at: time("completed_at").or_else(|| time("canceled_at")),
@@ -78,9 +78,9 @@ impl RecordingArgs {
     }
 
     /// Reads what the log says now that the run has ended.
-    pub(super) fn read(&self, with_receipt: bool) -> anyhow::Result<Recorded> {
+    pub(super) fn read(&self, with_receipt: bool) -> anyhow::Result<RecordedTask> {
         let Some(task) = &self.task else {
-            return Ok(Recorded::default());
+            return Ok(RecordedTask::default());
         };
         crate::wait(async {
             let client = self.client()?;
@@ -97,7 +97,7 @@ impl RecordingArgs {
                 true => Some(recording(&client, task).await?),
                 false => None,
             };
-            Ok(Recorded { models, recording })
+            Ok(RecordedTask { models, recording })
         })
     }
 
@@ -219,7 +219,7 @@ async fn recording(client: &Client, task: &str) -> anyhow::Result<Recording> {
     Ok(recording)
 }
 
-impl Recorded {
+impl RecordedTask {
     /// Returns the models that were declared and those that answered, each once; what was declared stands.
     pub(super) fn join(&self, mut declared: Vec<Model>) -> Vec<Model> {
         for recorded in &self.models {
@@ -299,7 +299,7 @@ mod tests {
             answer("p", "m", json!(null), "ok"),
             answer("p", "m", json!("r3"), "ok"),
         ];
-        let recorded = Recorded {
+        let recorded = RecordedTask {
             models: models(&events),
             recording: None,
         };

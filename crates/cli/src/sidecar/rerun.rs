@@ -19,17 +19,17 @@ use canon::Number;
 use serde::Serialize;
 
 use self::command::Substitution;
-use self::compare::{Again, Comparison, Here, Relation};
+use self::compare::{Comparison, HostEnvironment, Relation, RerunResult};
 use super::capture::unchanged;
 use super::facts::now;
 use super::files::WorkingTree;
 use super::git::{self, AtCommit};
 use super::hashing::{artifact, below_root};
-use super::locate::{Pair, directory_of};
+use super::locate::{ReportPair, directory_of};
 use super::output;
 use super::verify::{NoVerdict, read_pair, root_of};
-use super::write::Prepared;
-use crate::output::{Output, complain, escaped};
+use super::write::PreparedFile;
+use crate::output::{Output, escaped, warn};
 
 pub(super) const EXAMPLES: &str = "\
 Examples:
@@ -95,7 +95,7 @@ struct Outcomes {
 
 /// Runs the subcommand.
 pub(super) fn run(args: &RerunArgs) -> anyhow::Result<ExitCode> {
-    let pair = Pair::of(&args.argument);
+    let pair = ReportPair::of(&args.argument);
     let read = read_pair(&pair, false).map_err(fault)?;
     let root = root_of(args.root.as_deref(), &pair, &read.sidecar).map_err(fault)?;
     let tree = WorkingTree::open(&root)?;
@@ -118,17 +118,17 @@ pub(super) fn run(args: &RerunArgs) -> anyhow::Result<ExitCode> {
         comparison: Vec::new(),
     };
     for check in &outcomes.failed {
-        complain(output::check_lines(check).trim_end());
+        warn(output::check_lines(check).trim_end());
     }
     if stopped {
-        complain("drift: not run again; --force goes on");
+        warn("drift: not run again; --force goes on");
         if args.json {
             Output::stdout().json(&outcomes)?;
         }
         return Ok(ExitCode::from(1));
     }
     for warning in &outcomes.warnings {
-        complain(format_args!("warning: {}", escaped(warning)));
+        warn(format_args!("warning: {}", escaped(warning)));
     }
     if args.exec {
         let recorded = match &read.sidecar {
@@ -280,7 +280,7 @@ fn steps(sidecar: &Sidecar, place: &Place) -> Vec<String> {
 
 fn perform(
     args: &RerunArgs,
-    pair: &Pair,
+    pair: &ReportPair,
     read: &ReadSidecar,
     recorded: General,
     tree: &WorkingTree,
@@ -309,7 +309,7 @@ fn perform(
     let (argv, substitutions) = command::localise(&supplied, tree.root(), &root);
     for Substitution { from, to, .. } in &substitutions {
         let line = format!("substituted `{to}` for `{from}`");
-        complain(escaped(&line));
+        warn(escaped(&line));
     }
     outcomes.substitutions = substitutions;
     let profile = recorded.profile.unwrap_or(Profile::Jcs1);
@@ -325,10 +325,10 @@ fn perform(
         recorded.outputs.as_deref().unwrap_or_default(),
         profile,
     )?;
-    let here = Here::look();
+    let here = HostEnvironment::look();
     outcomes.comparison = compare::compare(
         &recorded,
-        &Again {
+        &RerunResult {
             here: &here,
             inputs: &inputs,
             outputs: &outputs,
@@ -381,7 +381,7 @@ fn perform(
     let text = Sidecar::General(Box::new(renewed)).text()?;
     fs::create_dir_all(directory_of(&target))
         .with_context(|| format!("cannot write `{}`", target.display()))?;
-    Prepared::new(&target, text.as_bytes())?.commit()?;
+    PreparedFile::new(&target, text.as_bytes())?.commit()?;
     outcomes.new_sidecar = Some(target);
     Ok(())
 }
@@ -400,7 +400,7 @@ fn hash_again(
             .unwrap_or_else(|_| input.path.clone());
         match artifact(root, &input.role, &path, input.mode, profile) {
             Ok(hashed) => inputs.push(hashed),
-            Err(error) if force => complain(format_args!("warning: {error:#}")),
+            Err(error) if force => warn(format_args!("warning: {error:#}")),
             Err(error) => return Err(error),
         }
     }
@@ -492,7 +492,7 @@ fn remove(root: &WorkingTree, path: &str) -> anyhow::Result<()> {
 }
 
 fn new_sidecar_path(
-    pair: &Pair,
+    pair: &ReportPair,
     tree: &WorkingTree,
     root: &WorkingTree,
 ) -> anyhow::Result<PathBuf> {

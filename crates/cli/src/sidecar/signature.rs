@@ -14,7 +14,7 @@ use base64::{Engine as _, engine::general_purpose::URL_SAFE_NO_PAD};
 use canon::Integers;
 use ed25519_dalek::{Signer as _, SigningKey, VerifyingKey};
 
-use crate::output::{Output, complain};
+use crate::output::{Output, warn};
 
 pub(super) const EXAMPLES: &str = "\
 Example:
@@ -59,7 +59,7 @@ pub(super) fn keygen(args: &KeygenArgs) -> anyhow::Result<ExitCode> {
         return Ok(ExitCode::SUCCESS);
     }
     Output::stdout().line(public)?;
-    complain(format_args!("seed written to `{}`", args.file.display()));
+    warn(format_args!("seed written to `{}`", args.file.display()));
     Ok(ExitCode::SUCCESS)
 }
 

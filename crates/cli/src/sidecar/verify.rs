@@ -14,10 +14,10 @@ use receipts::KeySet;
 use super::files::{WorkingTree, read_file, read_named};
 use super::git::AtCommit;
 use super::hashing::NamedFile;
-use super::locate::{self, Pair, directory_of};
-use super::output::{self, NotChecked, Outlook, Verdict};
+use super::locate::{self, ReportPair, directory_of};
+use super::output::{self, NotChecked, Verdict, VerifyReport};
 use super::{recording, signature};
-use crate::output::{Output, Progress, complain, escaped};
+use crate::output::{Output, Progress, escaped, warn};
 
 pub(crate) const EXAMPLES: &str = "\
 Examples:
@@ -97,8 +97,8 @@ impl NoVerdict {
 pub(super) fn run(args: &VerifyArgs) -> anyhow::Result<ExitCode> {
     let key = args.key.as_deref().map(signature::parse_public);
     let key = key.transpose()?;
-    let pair = Pair::of(&args.argument);
-    let mut outlook = Outlook {
+    let pair = ReportPair::of(&args.argument);
+    let mut outlook = VerifyReport {
         report: pair.report.clone(),
         sidecar: pair.sidecar.clone(),
         root: None,
@@ -116,8 +116,8 @@ pub(super) fn run(args: &VerifyArgs) -> anyhow::Result<ExitCode> {
             text = read;
         }
         Err(NoVerdict { code, message }) => {
-            complain(format_args!("error: {code}: {}", escaped(&message)));
-            complain(format_args!("hint: {}", hint(code)));
+            warn(format_args!("error: {code}: {}", escaped(&message)));
+            warn(format_args!("hint: {}", hint(code)));
             outlook.error = Some(code);
             outlook.message = Some(message);
         }
@@ -155,8 +155,8 @@ fn hint(code: &str) -> &'static str {
 fn judge(
     args: &VerifyArgs,
     key: Option<&VerifyingKey>,
-    pair: &Pair,
-    outlook: &mut Outlook,
+    pair: &ReportPair,
+    outlook: &mut VerifyReport,
 ) -> Result<String, NoVerdict> {
     let read = read_pair(pair, args.strict)?;
     outlook.kind = Some(read.sidecar.kind().to_owned());
@@ -213,7 +213,7 @@ fn judge(
 }
 
 /// Says whether a report has a block, and that is not what the sidecar renders to.
-fn differs(pair: &Pair, sidecar: &Sidecar) -> bool {
+fn differs(pair: &ReportPair, sidecar: &Sidecar) -> bool {
     let content = read_file(&pair.report, ::sidecar::DOCUMENT_BYTES_MAX).ok();
     let bytes = content.and_then(|content| content.bytes);
     let state = bytes.and_then(|bytes| compare_block(&bytes, sidecar).ok());
@@ -287,7 +287,7 @@ fn read_keys(path: &Path) -> Result<KeySet, NoVerdict> {
 }
 
 /// Reads the sidecar of a pair.
-pub(super) fn read_pair(pair: &Pair, strict: bool) -> Result<ReadSidecar, NoVerdict> {
+pub(super) fn read_pair(pair: &ReportPair, strict: bool) -> Result<ReadSidecar, NoVerdict> {
     let shown = pair.sidecar.display();
     let content = read_file(&pair.sidecar, SIDECAR_BYTES_MAX).map_err(|error| match error {
         FileError::Missing => {
@@ -306,7 +306,7 @@ pub(super) fn read_pair(pair: &Pair, strict: bool) -> Result<ReadSidecar, NoVerd
 /// Returns the root that a sidecar's paths are relative to.
 pub(super) fn root_of(
     given: Option<&Path>,
-    pair: &Pair,
+    pair: &ReportPair,
     sidecar: &Sidecar,
 ) -> Result<PathBuf, NoVerdict> {
     let ahd = matches!(sidecar, Sidecar::Ahd(_));

@@ -11,12 +11,12 @@ use super::locate::directory_of;
 
 /// A file that is complete on disk under a temporary name.
 #[derive(Debug)]
-pub(super) struct Prepared {
+pub(super) struct PreparedFile {
     file: NamedTempFile,
     target: PathBuf,
 }
 
-impl Prepared {
+impl PreparedFile {
     /// Writes the bytes beside the target and makes them durable.
     pub(super) fn new(target: &Path, bytes: &[u8]) -> anyhow::Result<Self> {
         // A link is kept: the file it names is replaced.

@@ -4,7 +4,7 @@ use std::path::Path;
 use std::process::Command;
 use std::time::{Duration, Instant};
 
-use testing::process::{PATIENCE, Said, Server, said_with_stdin};
+use testing::process::{CommandOutput, PATIENCE, Server, run_with_stdin};
 
 use crate::world::World;
 
@@ -51,8 +51,8 @@ fn write(world: &World, name: &str, text: &str) {
     std::fs::write(world.home.path().join(name), text).unwrap();
 }
 
-fn set(world: &World, name: &str, value: &str) -> Said {
-    said_with_stdin(world.command(&["vault", "set", name]), value)
+fn set(world: &World, name: &str, value: &str) -> CommandOutput {
+    run_with_stdin(world.command(&["vault", "set", name]), value)
 }
 
 fn serve(world: &World) -> Server {

@@ -2,7 +2,7 @@
 
 use std::fs;
 
-use testing::process::said;
+use testing::process::run_to_end;
 
 use crate::world::World;
 
@@ -14,7 +14,7 @@ fn json_is_written_canonically() {
         fs::write(&file, input).unwrap();
         let mut command = world.command(&[&["canonicalize"], args].concat());
         command.stdin(fs::File::open(file).unwrap());
-        said(command)
+        run_to_end(command)
     };
     let text = "{ \"b\": 1.0, \"a\": [\"\\u00e9\", 1.0e-7], \"10\": 0, \"9\": -0 }\n";
     assert_eq!(
@@ -61,7 +61,7 @@ fn published_numbers_and_texts_are_written_as_the_standard_says() {
         fs::write(&file, bytes).unwrap();
         let mut command = world.command(&["canonicalize"]);
         command.stdin(fs::File::open(file).unwrap());
-        let said = said(command);
+        let said = run_to_end(command);
         let id = vector["id"].as_str().unwrap();
         match vector["expect"]["canonical"].as_str() {
             Some(_) if said.stderr.contains("would become another number") => changed.push(id),

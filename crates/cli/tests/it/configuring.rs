@@ -1,6 +1,6 @@
 //! The configuration file from outside.
 
-use testing::process::{Server, said};
+use testing::process::{Server, run_to_end};
 
 use crate::world::World;
 
@@ -75,7 +75,7 @@ fn settings_reach_the_server() {
             "Harn-Agents-Protocol-Version: agents-protocol-2026-04-25",
         ]);
         curl.arg(format!("{}{path}", server.url));
-        serde_json::from_str::<serde_json::Value>(&said(curl).stdout).unwrap()
+        serde_json::from_str::<serde_json::Value>(&run_to_end(curl).stdout).unwrap()
     };
     assert_eq!(get("/v1/agent-card")["object"], "agent_card");
     assert_eq!(get("/v1/connectors")["data"][0]["webhook"]["path"], "/hook");

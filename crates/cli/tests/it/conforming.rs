@@ -2,29 +2,29 @@
 
 use std::process::Command;
 
-use testing::process::{Said, Server, said};
+use testing::process::{CommandOutput, Server, run_to_end};
 
 use crate::world::World;
 
 /// Starts a server with a card of this name and runs every check that needs no restart.
-fn judge(card: &str, args: &[&str]) -> Said {
+fn judge(card: &str, args: &[&str]) -> CommandOutput {
     let world = World::new();
     let mut command: Command = world.command(&["serve", "--listen", "127.0.0.1:0"]);
     command.env("REPRISE_CARD_OBJECT", card);
     judged(&world, command, args)
 }
 
-fn judged(world: &World, mut serve: Command, args: &[&str]) -> Said {
+fn judged(world: &World, mut serve: Command, args: &[&str]) -> CommandOutput {
     let server = Server::start(&mut serve).unwrap();
     // Where it listens, and both keys, are found in the data directory.
     let mut command = world.command(&["conformance", "--json"]);
     command.args(args);
-    let said = said(command);
+    let said = run_to_end(command);
     drop(server);
     said
 }
 
-fn failures(said: &Said) -> Vec<String> {
+fn failures(said: &CommandOutput) -> Vec<String> {
     let report: serde_json::Value = serde_json::from_str(&said.stdout).unwrap();
     let outcomes = report["outcomes"].as_array().unwrap().iter();
     let failed = outcomes.filter(|outcome| outcome["verdict"] == "fail");

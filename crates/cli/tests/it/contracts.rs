@@ -3,7 +3,7 @@
 use std::fs;
 use std::time::{Duration, Instant};
 
-use testing::process::{PATIENCE, said};
+use testing::process::{PATIENCE, run_to_end};
 
 use crate::world::World;
 
@@ -45,7 +45,7 @@ fn findings_are_listed_with_their_places_and_exit_1() {
         "schema_version: \"1.0\"\nagent: [x]\n",
     )
     .unwrap();
-    let found = said(world.command(&["contracts", "check", "c"]));
+    let found = run_to_end(world.command(&["contracts", "check", "c"]));
     assert_eq!(found.code, 1, "{found:?}");
     assert!(found.stdout.contains("c/a.yaml:2:1: error[unknown_key]: unknown key `side_effct`: did you mean `side_effect`?"), "{found:?}");
     assert!(
@@ -54,11 +54,11 @@ fn findings_are_listed_with_their_places_and_exit_1() {
             .contains("c/session.yaml:2:8: error[wrong_type]"),
         "{found:?}"
     );
-    let json = said(world.command(&["contracts", "check", "c", "--json"]));
+    let json = run_to_end(world.command(&["contracts", "check", "c", "--json"]));
     let report: serde_json::Value = serde_json::from_str(&json.stdout).unwrap();
     assert_eq!(report["findings"].as_array().unwrap().len(), 3);
     assert_eq!(
-        said(world.command(&["contracts", "check", "missing"])).code,
+        run_to_end(world.command(&["contracts", "check", "missing"])).code,
         2
     );
 }
@@ -82,7 +82,7 @@ fn a_case_that_is_not_as_expected_fails_in_every_report() {
         case.replace("NAME", "a"),
     )
     .unwrap();
-    let found = said(world.command(&[
+    let found = run_to_end(world.command(&[
         "contracts",
         "test",
         "pack",
@@ -123,7 +123,8 @@ fn a_draft_compiles_marks_its_guesses_and_overwrites_nothing() {
       {"name":"../evil"}
     ]"#;
     fs::write(world.home.path().join("tools.json"), tools).unwrap();
-    let written = said(world.command(&["contracts", "init", "tools.json", "--output", "draft"]));
+    let written =
+        run_to_end(world.command(&["contracts", "init", "tools.json", "--output", "draft"]));
     assert_eq!(written.code, 1, "one was left out: {written:?}");
     assert_eq!(written.stdout.lines().count(), 4, "{written:?}");
     let contract = fs::read_to_string(world.home.path().join("draft/find_order.yaml")).unwrap();
@@ -136,7 +137,8 @@ fn a_draft_compiles_marks_its_guesses_and_overwrites_nothing() {
         checked.contains("can never be called: its risk gate is `block`"),
         "{checked}"
     );
-    let again = said(world.command(&["contracts", "init", "tools.json", "--output", "draft"]));
+    let again =
+        run_to_end(world.command(&["contracts", "init", "tools.json", "--output", "draft"]));
     assert_eq!(again.code, 1, "{again:?}");
     assert!(
         again.stderr.contains("kept `draft/refund.yaml`: it exists"),
@@ -172,7 +174,7 @@ fn a_decision_is_explained_check_by_check() {
     );
     assert!(line("V15").contains("not reached"), "{text}");
     assert_eq!(
-        said(world.command(&["contracts", "explain", "d.json", "--call", "other"])).code,
+        run_to_end(world.command(&["contracts", "explain", "d.json", "--call", "other"])).code,
         2
     );
 }
@@ -219,7 +221,7 @@ fn a_case_that_shows_nothing_fails() {
         ),
     ] {
         pack(&world, "tool: a\nside_effect: read\n", case);
-        let found = said(world.command(&["contracts", "test", "pack"]));
+        let found = run_to_end(world.command(&["contracts", "test", "pack"]));
         assert_eq!(found.code, 1, "{case}: {found:?}");
         assert!(found.stdout.contains(problem), "{case}: {found:?}");
     }
@@ -231,7 +233,7 @@ fn numbers_of_a_case_keep_their_digits() {
     let contract = "tool: a\nside_effect: read\nargument_value_invariants:\n  - { path: $.n, lte: 9007199254740992 }\n";
     let case = "steps: [{ respond: { calls: [{ tool: a, arguments: { n: 9007199254740993 } }] }, expect: [{ block: [response_format_invalid] }] }]";
     pack(&world, contract, case);
-    let found = said(world.command(&["contracts", "test", "pack"]));
+    let found = run_to_end(world.command(&["contracts", "test", "pack"]));
     assert_eq!(found.code, 0, "{found:?}");
 }
 
@@ -245,7 +247,7 @@ fn a_case_that_calls_nothing_and_a_folder_behind_a_link_fail() {
         "steps: [{ respond: { content: \"hello\" } }]",
     ] {
         pack(&world, contract, case);
-        let found = said(world.command(&["contracts", "test", "pack"]));
+        let found = run_to_end(world.command(&["contracts", "test", "pack"]));
         assert_eq!(found.code, 1, "{case}: {found:?}");
         assert!(found.stdout.contains("shows nothing"), "{found:?}");
     }
@@ -260,14 +262,14 @@ fn a_case_that_calls_nothing_and_a_folder_behind_a_link_fail() {
     fs::create_dir(&elsewhere).unwrap();
     let link = world.home.path().join("pack/golden/more");
     std::os::unix::fs::symlink(&elsewhere, &link).unwrap();
-    let refused = said(world.command(&["contracts", "test", "pack"]));
+    let refused = run_to_end(world.command(&["contracts", "test", "pack"]));
     assert_eq!(refused.code, 2, "{refused:?}");
     assert!(refused.stderr.contains("is a link"), "{refused:?}");
     fs::remove_file(&link).unwrap();
     let golden = world.home.path().join("pack/golden");
     fs::rename(&golden, elsewhere.join("golden")).unwrap();
     std::os::unix::fs::symlink(elsewhere.join("golden"), &golden).unwrap();
-    let refused = said(world.command(&["contracts", "test", "pack"]));
+    let refused = run_to_end(world.command(&["contracts", "test", "pack"]));
     assert_eq!(refused.code, 2, "{refused:?}");
 }
 
@@ -279,7 +281,7 @@ fn a_case_that_cannot_be_read_fails_and_the_others_are_run() {
     let golden = world.home.path().join("pack/golden");
     fs::write(golden.join("broken.yaml"), "stepz: 1\n").unwrap();
     fs::write(golden.join("wrong.yaml"), "steps: 5\n").unwrap();
-    let found = said(world.command(&["contracts", "test", "pack", "--junit", "report.xml"]));
+    let found = run_to_end(world.command(&["contracts", "test", "pack", "--junit", "report.xml"]));
     assert_eq!(found.code, 1, "{found:?}");
     for line in ["FAIL broken", "`stepz`", "FAIL wrong", "3 cases, 2 failed"] {
         assert!(found.stdout.contains(line), "{line}: {found:?}");
@@ -303,21 +305,21 @@ fn executions_and_costs_are_part_of_a_case() {
         "schema_version: \"1.0\"\nsession_limits: { max_cost_per_session: 2 }\n",
     )
     .unwrap();
-    let found = said(world.command(&["contracts", "test", "pack"]));
+    let found = run_to_end(world.command(&["contracts", "test", "pack"]));
     assert_eq!(found.code, 0, "{found:?}");
     // A second and a third response: one dollar each, and the third is over the limit.
     let more = format!(
         "{case}  - respond: {{ usage: {{ input: 1, output: 0 }} }}\n  - respond: {{ usage: {{ input: 1, output: 0 }} }}\n"
     );
     pack(&world, contract, &more);
-    let found = said(world.command(&["contracts", "test", "pack"]));
+    let found = run_to_end(world.command(&["contracts", "test", "pack"]));
     assert!(found.stdout.contains("max_cost"), "{found:?}");
     let wrong = case.replace(
         "{ tool: a, refused: execution_constraint_violated }",
         "{ tool: a, outcome: success }",
     );
     pack(&world, contract, &wrong);
-    let found = said(world.command(&["contracts", "test", "pack"]));
+    let found = run_to_end(world.command(&["contracts", "test", "pack"]));
     assert!(found.stdout.contains("`a` is not run: $.n"), "{found:?}");
 }
 
@@ -338,7 +340,7 @@ fn a_pack_file_is_read_or_refused() {
         ("contracts: ../elsewhere\n", 2),
     ] {
         fs::write(&file, text).unwrap();
-        let found = said(world.command(&["contracts", "test", "pack"]));
+        let found = run_to_end(world.command(&["contracts", "test", "pack"]));
         assert_eq!(found.code, code, "{text}: {found:?}");
     }
 }
@@ -348,7 +350,7 @@ fn a_draft_names_the_tools_it_leaves_out() {
     let world = World::new();
     let tools = r#"[{"name":"find"},{"name":"a/b"},{"description":"nameless"}]"#;
     fs::write(world.home.path().join("tools.json"), tools).unwrap();
-    let found = said(world.command(&["contracts", "init", "tools.json"]));
+    let found = run_to_end(world.command(&["contracts", "init", "tools.json"]));
     assert_eq!(found.code, 1, "{found:?}");
     assert!(found.stdout.contains("find.yaml"), "{found:?}");
     assert!(found.stderr.contains("left out tool 2 `a/b`"), "{found:?}");
@@ -447,7 +449,7 @@ fn the_example_runs_under_its_contracts() {
         serde_json::json!({"as_before": 4, "stopped": 0, "now_asked": 0, "loosened": 0}),
         "{report}"
     );
-    let strict = said(world.command(&[
+    let strict = run_to_end(world.command(&[
         "contracts",
         "backtest",
         "contracts",
@@ -601,7 +603,7 @@ fn recorded_runs_are_judged_again() {
     );
     assert_eq!(first["reasons"][0], "forbidden_tool");
     assert_eq!(report["runs_blocked"], 1);
-    let text = said(world.command(&[
+    let text = run_to_end(world.command(&[
         "contracts",
         "backtest",
         "rules",
@@ -616,7 +618,7 @@ fn recorded_runs_are_judged_again() {
         "{text:?}"
     );
     assert!(text.stdout.contains("forbidden_tool"), "{text:?}");
-    let text = said(world.command(&[
+    let text = run_to_end(world.command(&[
         "contracts",
         "backtest",
         "rules",
@@ -626,7 +628,7 @@ fn recorded_runs_are_judged_again() {
     ]));
     assert_eq!(text.code, 0, "{text:?}");
     // Everything lies before a date in the future; then there is nothing to judge.
-    let later = said(world.command(&[
+    let later = run_to_end(world.command(&[
         "contracts",
         "backtest",
         "rules",
@@ -652,7 +654,7 @@ fn recorded_runs_are_judged_again() {
         "--max-not-judgeable",
         "0",
     ];
-    assert_eq!(said(world.command(&strict)).code, 1);
+    assert_eq!(run_to_end(world.command(&strict)).code, 1);
 }
 
 #[test]
@@ -667,12 +669,12 @@ fn cases_in_folders_inside_each_other_are_run() {
     let case = "steps:\n  - respond: { calls: [{ tool: pay, arguments: {} }] }\n";
     write("pack/golden/a.yaml", case);
     write("pack/golden/refunds/large/b.yaml", case);
-    let ok = said(world.command(&["contracts", "test", "pack"]));
+    let ok = run_to_end(world.command(&["contracts", "test", "pack"]));
     assert_eq!(ok.code, 0, "{ok:?}");
     assert!(ok.stdout.contains("ok refunds/large/b"), "{ok:?}");
     // It is allowed: where a block is expected that is a failure.
     write("pack/golden/negative/refunds/c.yaml", case);
-    let failed = said(world.command(&["contracts", "test", "pack"]));
+    let failed = run_to_end(world.command(&["contracts", "test", "pack"]));
     assert_eq!(failed.code, 1, "{failed:?}");
     assert!(
         failed.stdout.contains("FAIL negative/refunds/c"),
@@ -683,7 +685,7 @@ fn cases_in_folders_inside_each_other_are_run() {
         "pack/contracts/more/note.yaml",
         "tool: note\nside_effect: write\n",
     );
-    let unread = said(world.command(&["contracts", "test", "pack"]));
+    let unread = run_to_end(world.command(&["contracts", "test", "pack"]));
     assert_eq!(unread.code, 2, "{unread:?}");
     assert!(unread.stderr.contains("are not read"), "{unread:?}");
 }
@@ -698,11 +700,11 @@ fn a_configuration_with_contracts_that_do_not_compile_cannot_be_used() {
     let config = "[[contracts]]\nname = 'desk'\nfolder = 'rules'\n";
     fs::write(home.join("reprise.toml"), config).unwrap();
     let check = ["serve", "--check-config", "--config", "reprise.toml"];
-    let refused = said(world.command(&check));
+    let refused = run_to_end(world.command(&check));
     assert_eq!(refused.code, 2, "{refused:?}");
     assert!(refused.stderr.contains("pay.yaml:2"), "{refused:?}");
     fs::write(&contract, "tool: pay\nside_effect: write\n").unwrap();
-    let taken = said(world.command(&check));
+    let taken = run_to_end(world.command(&check));
     assert_eq!(taken.code, 0, "{taken:?}");
 }
 
@@ -711,7 +713,7 @@ fn a_tool_that_has_the_name_of_another_file_gets_no_contract() {
     let world = World::new();
     let tools = r#"[{"name":"Session"},{"name":"workflow"},{"name":"pay"}]"#;
     fs::write(world.home.path().join("tools.json"), tools).unwrap();
-    let init = said(world.command(&["contracts", "init", "tools.json", "--json"]));
+    let init = run_to_end(world.command(&["contracts", "init", "tools.json", "--json"]));
     assert_eq!(init.code, 1, "{init:?}");
     let answer: serde_json::Value = serde_json::from_str(&init.stdout).unwrap();
     let names: Vec<_> = answer["left_out"]
@@ -748,14 +750,14 @@ fn a_workflow_is_checked_with_the_contracts_of_its_roles() {
     assert_eq!(report["workflow"]["name"], "two");
     assert!(report["workflow"]["roles"]["payer"].is_string(), "{report}");
     write("job/payer/pay.yaml", "tool: pay\nside_effect: sideways\n");
-    let bad = said(world.command(&["contracts", "check", "job"]));
+    let bad = run_to_end(world.command(&["contracts", "check", "job"]));
     assert_eq!(bad.code, 1, "{bad:?}");
     assert!(bad.stdout.contains("payer/pay.yaml:2"), "{bad:?}");
     write(
         "job/workflow.yaml",
         &workflow.replace("to: payer", "to: nobody"),
     );
-    let bad = said(world.command(&["contracts", "check", "job"]));
+    let bad = run_to_end(world.command(&["contracts", "check", "job"]));
     assert_eq!(bad.code, 1, "{bad:?}");
     assert!(
         bad.stdout.contains("`nobody` is declared nowhere"),

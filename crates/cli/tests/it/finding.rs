@@ -3,7 +3,7 @@
 use std::fs;
 
 use serde_json::{Value, json};
-use testing::process::said_with_stdin;
+use testing::process::run_with_stdin;
 
 use crate::world::World;
 
@@ -345,7 +345,7 @@ fn help_completions_and_manual() {
 fn quiet_prints_the_id_alone_and_every_answer_has_json() {
     let world = World::new();
     let command = world.command(&["vault", "set", "token", "--json"]);
-    let said = said_with_stdin(command, "secret-value\n");
+    let said = run_with_stdin(command, "secret-value\n");
     assert_eq!(
         serde_json::from_str::<Value>(&said.stdout).unwrap(),
         json!({"name": "token", "version": 1})

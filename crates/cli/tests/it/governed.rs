@@ -292,7 +292,7 @@ fn a_webhook_that_cannot_be_trusted_stops_the_start() {
             format!("[[approval_webhooks]]\nurl = \"{url}\"\nsecret_env = \"HOOK_SECRET\"\n");
         std::fs::write(world.home.path().join("bad.toml"), config).unwrap();
         let mut command = world.command(&["serve", "--config", "bad.toml", "--check-config"]);
-        let said = testing::process::said({
+        let said = testing::process::run_to_end({
             command.env("HOOK_SECRET", SECRET);
             command
         });

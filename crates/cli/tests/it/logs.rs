@@ -228,7 +228,7 @@ fn u14_a_log_is_verified_where_nothing_can_be_written() {
         if nobody {
             command.uid(65_534).gid(65_534);
         }
-        let said = testing::process::said(command);
+        let said = testing::process::run_to_end(command);
         assert_eq!(said.code, 0, "{said:?}");
         let report: serde_json::Value = serde_json::from_str(&said.stdout).unwrap();
         assert_eq!(report["copied"], expect_copy, "{said:?}");

@@ -4,7 +4,7 @@
 use std::fs;
 
 use store::tamper::Tamper;
-use testing::process::{Said, Server};
+use testing::process::{CommandOutput, Server};
 
 use crate::world::World;
 
@@ -21,7 +21,7 @@ fn written() -> World {
 }
 
 /// What a server says that does not start.
-fn refused(world: &World) -> Said {
+fn refused(world: &World) -> CommandOutput {
     let mut command = world.command(&["serve", "--listen", "127.0.0.1:0"]);
     match Server::start(&mut command) {
         Ok(server) => panic!("it starts: {}", server.greeting),
@@ -195,7 +195,7 @@ fn a_repair_does_not_call_damaged_signing_keys_good() {
         assert_eq!(verified.code, 1, "{verified:?}");
         let said = world.run(&["log", "repair", "--apply", "--json"]);
         assert_eq!(said.code, 1, "{said:?}");
-        let problems = |said: &Said| {
+        let problems = |said: &CommandOutput| {
             let said: serde_json::Value = serde_json::from_str(&said.stdout).unwrap();
             said["problems"].clone()
         };

@@ -1,7 +1,7 @@
 //! `reprise persona` against a real server.
 
 use serde_json::json;
-use testing::process::said_with_stdin;
+use testing::process::run_with_stdin;
 
 use crate::world::World;
 
@@ -50,7 +50,7 @@ fn a_persona_is_applied_listed_shown_and_run() {
     assert_eq!((said.code, said.stdout.as_str()), (1, ""), "{said:?}");
     assert!(said.stderr.contains("another `version`"), "{said:?}");
     let command = world.command(&["persona", "apply", "-", "--json"]);
-    let next = said_with_stdin(command, &FILE.replace("version: 1", "version: 2"));
+    let next = run_with_stdin(command, &FILE.replace("version: 1", "version: 2"));
     assert_eq!(next.code, 0, "{next:?}");
     let next: serde_json::Value = serde_json::from_str(&next.stdout).unwrap();
 

@@ -4,7 +4,7 @@ use std::fs;
 use std::process::Command;
 
 use serde_json::{Value, json};
-use testing::process::{Process, Stream, said, said_with_stdin};
+use testing::process::{Process, Stream, run_to_end, run_with_stdin};
 
 use crate::world::World;
 
@@ -15,7 +15,7 @@ fn lines(text: &str) -> Vec<&str> {
 #[test]
 fn quiet_lists_print_the_ids_alone() {
     let world = World::new();
-    said_with_stdin(world.command(&["vault", "set", "token"]), "value\n");
+    run_with_stdin(world.command(&["vault", "set", "token"]), "value\n");
     let _server = world.serve();
     let task = world.submit("approve");
     let session = world.json(&["task", "get", &task, "--json"]);
@@ -61,7 +61,7 @@ fn colours_are_used_where_they_are_wanted() {
     assert!(painted.contains('\u{1b}'), "{painted}");
     let mut command = world.command(&["task", "get", &task, "--color=never"]);
     command.env("CLICOLOR_FORCE", "1");
-    assert!(!said(command).stdout.contains('\u{1b}'));
+    assert!(!run_to_end(command).stdout.contains('\u{1b}'));
     assert_eq!(world.run(&["task", "list", "--color", "maybe"]).code, 2);
 }
 

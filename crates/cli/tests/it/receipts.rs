@@ -15,7 +15,7 @@ use std::path::PathBuf;
 
 use serde_json::Value;
 use store::tamper::Tamper;
-use testing::process::{Said, Server};
+use testing::process::{CommandOutput, Server};
 
 use crate::world::World;
 
@@ -76,7 +76,7 @@ impl Ran {
         fs::write(self.path("jwks.json"), keys).unwrap();
     }
 
-    fn verify(&self, args: &[&str]) -> (Said, Value) {
+    fn verify(&self, args: &[&str]) -> (CommandOutput, Value) {
         let args = [&["receipt", "verify", "--json"], args].concat();
         let said = self.world.run(&args);
         let value = serde_json::from_str(&said.stdout).unwrap_or_default();

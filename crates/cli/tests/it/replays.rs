@@ -9,7 +9,7 @@ mod words;
 use std::fs;
 
 use serde_json::{Value, json};
-use testing::process::{Said, Server};
+use testing::process::{CommandOutput, Server};
 
 use crate::world::World;
 
@@ -50,7 +50,7 @@ impl Ran {
         fs::read_to_string(self.world.home.path().join("run.bundle")).unwrap()
     }
 
-    fn replay(&self, args: &[&str]) -> Said {
+    fn replay(&self, args: &[&str]) -> CommandOutput {
         self.world.run(&[&["replay"], args].concat())
     }
 

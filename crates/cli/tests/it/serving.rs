@@ -2,7 +2,7 @@
 
 use std::os::unix::fs::PermissionsExt;
 
-use testing::process::{Server, said};
+use testing::process::{Server, run_to_end};
 
 use crate::world::World;
 
@@ -234,7 +234,7 @@ fn skills(world: &World, url: &str) -> Vec<String> {
         "Harn-Agents-Protocol-Version: agents-protocol-2026-04-25",
     ]);
     curl.arg(format!("{url}/v1/skills"));
-    let list: serde_json::Value = serde_json::from_str(&said(curl).stdout).unwrap();
+    let list: serde_json::Value = serde_json::from_str(&run_to_end(curl).stdout).unwrap();
     list["data"]
         .as_array()
         .unwrap()

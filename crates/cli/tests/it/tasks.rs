@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use testing::process::said_with_stdin;
+use testing::process::run_with_stdin;
 
 use crate::world::World;
 
@@ -50,7 +50,7 @@ fn ap_task_07_input_comes_as_text_from_stdin_or_as_an_object() {
     let world = World::new();
     let _server = world.serve();
     let command = world.command(&["task", "submit", "-", "--json"]);
-    let said = said_with_stdin(command, "from stdin\n");
+    let said = run_with_stdin(command, "from stdin\n");
     let task: serde_json::Value = serde_json::from_str(&said.stdout).unwrap();
     assert_eq!(task["input"]["parts"][0]["text"], "from stdin\n");
 
@@ -247,7 +247,7 @@ fn a_reader_that_went_away_is_no_error() {
 fn a_task_without_words_is_not_submitted() {
     let world = World::new();
     let _server = world.serve();
-    let empty = said_with_stdin(world.command(&["task", "submit", "-"]), " \n");
+    let empty = run_with_stdin(world.command(&["task", "submit", "-"]), " \n");
     for said in [world.run(&["task", "submit", ""]), empty] {
         assert_eq!(said.code, 2, "{said:?}");
         assert!(said.stderr.contains("the text is empty"), "{said:?}");

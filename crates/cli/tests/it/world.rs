@@ -5,7 +5,7 @@ use std::process::{Command, Stdio};
 
 use serde_json::Value;
 use tempfile::TempDir;
-use testing::process::{Said, Server, said, without_settings};
+use testing::process::{CommandOutput, Server, run_to_end, without_settings};
 
 /// A directory of its own, in which `./reprise-data` is the data directory.
 pub(crate) struct World {
@@ -36,8 +36,8 @@ impl World {
         command
     }
 
-    pub(crate) fn run(&self, args: &[&str]) -> Said {
-        said(self.command(args))
+    pub(crate) fn run(&self, args: &[&str]) -> CommandOutput {
+        run_to_end(self.command(args))
     }
 
     /// Runs a command that must work and returns what it printed.

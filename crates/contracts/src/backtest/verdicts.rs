@@ -26,7 +26,7 @@ pub struct CallVerdict {
     /// The digest of the arguments.
     pub arguments_digest: Option<Digest>,
     /// What became of it when it was recorded.
-    pub then: Then,
+    pub then: RecordedOutcome,
     /// The answer.
     pub verdict: Backtested,
     /// How the answer differs from what was recorded.
@@ -56,7 +56,7 @@ pub enum Backtested {
 /// What became of a call when it was recorded.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Then {
+pub enum RecordedOutcome {
     /// It was made, or the request was sent.
     Made,
     /// A person was asked, and it was made.
@@ -108,15 +108,17 @@ impl Verdicts {
 pub(super) fn change(call: &CallVerdict, was_asked: bool, rejected: bool) -> Change {
     match (call.verdict, call.then) {
         (Backtested::NotJudgeable, _) => Change::NotJudgeable,
-        (Backtested::Allowed, Then::Made)
-        | (Backtested::Asked, Then::Asked)
-        | (Backtested::Blocked, Then::Refused) => Change::AsBefore,
-        (Backtested::Blocked, Then::Made | Then::Asked) => Change::Stopped,
-        (Backtested::Asked, Then::Made) => Change::NowAsked,
-        (Backtested::Allowed | Backtested::Asked, Then::Refused) if rejected => Change::AsBefore,
+        (Backtested::Allowed, RecordedOutcome::Made)
+        | (Backtested::Asked, RecordedOutcome::Asked)
+        | (Backtested::Blocked, RecordedOutcome::Refused) => Change::AsBefore,
+        (Backtested::Blocked, RecordedOutcome::Made | RecordedOutcome::Asked) => Change::Stopped,
+        (Backtested::Asked, RecordedOutcome::Made) => Change::NowAsked,
+        (Backtested::Allowed | Backtested::Asked, RecordedOutcome::Refused) if rejected => {
+            Change::AsBefore
+        }
         // Somebody said no then, and is asked again now.
-        (Backtested::Asked, Then::Refused) if was_asked => Change::AsBefore,
-        (Backtested::Allowed | Backtested::Asked, Then::Refused)
-        | (Backtested::Allowed, Then::Asked) => Change::Loosened,
+        (Backtested::Asked, RecordedOutcome::Refused) if was_asked => Change::AsBefore,
+        (Backtested::Allowed | Backtested::Asked, RecordedOutcome::Refused)
+        | (Backtested::Allowed, RecordedOutcome::Asked) => Change::Loosened,
     }
 }

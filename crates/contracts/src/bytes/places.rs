@@ -10,7 +10,7 @@ use super::{Handle, Output, config_error, fault, invalid};
 use crate::driver::Driver;
 use crate::event::Event;
 use crate::rules::Rules;
-use crate::workflow::{Seat, Wanted, Workflow, WorkflowEvent, WorkflowState};
+use crate::workflow::{HandoffRequest, Seat, Workflow, WorkflowEvent, WorkflowState};
 
 /// The option `workflow`.
 #[derive(Debug, Deserialize)]
@@ -105,7 +105,7 @@ pub(super) fn resume(handle: &mut Handle, value: &Value, now: Timestamp) -> Outp
     let Ok(stored) = Stored::deserialize(value) else {
         return fault("what the store holds of the session cannot be read");
     };
-    match handle.0.taken_up(
+    match handle.0.resume_from(
         Timestamp::from_micros(stored.started_at),
         &stored.events,
         now,
@@ -132,7 +132,7 @@ pub(super) fn handoff(handle: &mut Handle, value: &Value, now: Timestamp) -> Out
         Err(error) => return invalid(&format!("an offer: {error}")),
     };
     let carry: Vec<&str> = given.carry.iter().map(String::as_str).collect();
-    let wanted = Wanted {
+    let wanted = HandoffRequest {
         handoff_id: &given.handoff_id,
         to_role: &given.to_role,
         summary: &given.summary,
@@ -148,11 +148,11 @@ pub(super) fn handoff(handle: &mut Handle, value: &Value, now: Timestamp) -> Out
 }
 
 /// Takes note of what another session of the workflow did.
-pub(super) fn hear(handle: &mut Handle, value: &Value, now: Timestamp) -> Output {
+pub(super) fn apply_event(handle: &mut Handle, value: &Value, now: Timestamp) -> Output {
     let Ok(event) = WorkflowEvent::deserialize(value) else {
         return fault("news of the workflow cannot be read");
     };
-    match handle.0.hear(&event, now) {
+    match handle.0.apply_event(&event, now) {
         Ok(()) => Output::new(&json!({})),
         Err(error) => fault(&error.to_string()),
     }

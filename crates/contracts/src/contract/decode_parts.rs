@@ -1,12 +1,13 @@
 //! The blocks of a contract file, each read by itself.
 
 use super::{
-    Bind, Checkpoint, CommitRequirement, Content, ContextEntry, ContextSource, EvidenceClass,
-    FinishReason, NAMES_MAX, Precondition, SameAsPrior, SideEffect, Source, TIMEOUT_MS_MAX,
+    Checkpoint, CommitRequirement, Content, ContextEntry, ContextSource, EvidenceClass,
+    FinishReason, NAMES_MAX, Precondition, SameAsPrior, SideEffect, SlotBinding, Source,
+    TIMEOUT_MS_MAX,
 };
 use crate::decode::{self, Fields, Named};
 use crate::finding::{Code, Findings};
-use crate::invariant::{Accepts, Invariant, LIST_LEN_MAX};
+use crate::invariant::{AllowedOperators, Invariant, LIST_LEN_MAX};
 use crate::yaml::Node;
 
 const EVIDENCE: [(&str, EvidenceClass); 3] = [
@@ -72,7 +73,7 @@ pub(super) fn preconditions(node: Option<&Node>, findings: &mut Findings) -> Vec
         let prior = fields.required("requires_prior_tool", findings);
         let prior = prior.and_then(|node| decode::named(node, findings));
         let output = fields.optional("with_output");
-        let with_output = Invariant::list(output, Accepts::Output, findings);
+        let with_output = Invariant::list(output, AllowedOperators::Output, findings);
         let same = fields.optional("same_as_prior");
         let same_as_prior = decode::list_of(same, LIST_LEN_MAX, findings, same_as_prior);
         fields.finish(findings);
@@ -108,9 +109,9 @@ pub(super) fn assertions(
         return (Vec::new(), Vec::new());
     };
     let input = fields.optional("input_invariants");
-    let input = Invariant::list(input, Accepts::NoRef, findings);
+    let input = Invariant::list(input, AllowedOperators::NoRef, findings);
     let output = fields.optional("output_invariants");
-    let output = Invariant::list(output, Accepts::NoRef, findings);
+    let output = Invariant::list(output, AllowedOperators::NoRef, findings);
     fields.finish(findings);
     (input, output)
 }
@@ -143,12 +144,12 @@ pub(super) fn execution(node: Option<&Node>, findings: &mut Findings) -> Vec<Inv
         return Vec::new();
     };
     let list = fields.optional("arguments");
-    let list = Invariant::list(list, Accepts::All, findings);
+    let list = Invariant::list(list, AllowedOperators::All, findings);
     fields.finish(findings);
     list
 }
 
-pub(super) fn binds(node: Option<&Node>, findings: &mut Findings) -> Vec<Bind> {
+pub(super) fn binds(node: Option<&Node>, findings: &mut Findings) -> Vec<SlotBinding> {
     decode::list_of(node, LIST_LEN_MAX, findings, |node, findings| {
         let mut fields = Fields::of(node, findings)?;
         let slot = fields.required("slot", findings);
@@ -158,7 +159,7 @@ pub(super) fn binds(node: Option<&Node>, findings: &mut Findings) -> Vec<Bind> {
         let path = fields.required("path", findings);
         let path = path.and_then(|node| decode::path(node, findings));
         fields.finish(findings);
-        Some(Bind {
+        Some(SlotBinding {
             slot: slot?,
             from: from?,
             path: path?,
@@ -178,7 +179,7 @@ pub(super) fn checkpoint(node: &Node, findings: &mut Findings) -> Option<Checkpo
         }
         Some(text.to_owned())
     });
-    let when = Invariant::list(fields.optional("when"), Accepts::NoRef, findings);
+    let when = Invariant::list(fields.optional("when"), AllowedOperators::NoRef, findings);
     let timeout = fields.optional("timeout_seconds");
     let timeout = timeout.and_then(|node| decode::integer(node, 1, 86_400, findings));
     let context = fields.optional("context");

@@ -4,7 +4,7 @@ use domain::Timestamp;
 use serde_json::Value;
 
 use super::{Diagnostic, Driver, Record};
-use crate::capture::Flushed;
+use crate::capture::CaptureCounts;
 use crate::decode::is_label;
 use crate::event::{CallKey, Event, Outcome, Release, Responded};
 use crate::gate::ShadowDelta;
@@ -89,7 +89,7 @@ impl Driver {
     ///
     /// # Errors
     /// This one has begun already, or the events are not those of such a session.
-    pub fn taken_up(
+    pub fn resume_from(
         &mut self,
         began: Timestamp,
         events: &[Event],
@@ -148,12 +148,12 @@ impl Driver {
     pub fn control(&mut self, control: Control, now: Timestamp) -> Result<(), ControlError> {
         let is_report = control == Control::Bypassed;
         if *self.state.lifecycle() != Lifecycle::Open && !is_report {
-            self.tell("ignored", now, &[("why", "the session is over")]);
+            self.push_event("ignored", now, &[("why", "the session is over")]);
             return Ok(());
         }
         match control {
             Control::Kill { cause } => {
-                self.tell("killed", now, &[("cause", &cause)]);
+                self.push_event("killed", now, &[("cause", &cause)]);
                 self.commit(Event::Killed { cause }, None);
             }
             Control::Restore => self.commit(Event::Restored, None),
@@ -164,13 +164,13 @@ impl Driver {
                 if self.state.labels().count() >= LABELS_MAX {
                     return Err(ControlError::TooManyLabels);
                 }
-                self.tell("label_added", now, &[("label", &label)]);
+                self.push_event("label_added", now, &[("label", &label)]);
                 self.commit(Event::LabelAdded { label }, None);
             }
             Control::Narrow(tools) => self.commit(Event::Filtered { tools: Some(tools) }, None),
             Control::Widen => self.commit(Event::Filtered { tools: None }, None),
             Control::Bypassed => {
-                self.tell("replay_bypass_detected", now, &[]);
+                self.push_event("replay_bypass_detected", now, &[]);
                 if !self.state.bypassed {
                     self.commit(Event::Bypassed, None);
                 }
@@ -229,7 +229,7 @@ impl Driver {
     }
 
     /// Hands over what was captured since the last time, with the counts of all times.
-    pub fn flush(&mut self) -> (Vec<Value>, Flushed) {
+    pub fn flush(&mut self) -> (Vec<Value>, CaptureCounts) {
         (self.captures.take(), self.captures.counts())
     }
 }

@@ -26,7 +26,7 @@ pub struct Ticket {
 
 /// How an execution ended.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Ended {
+pub enum ExecutionEnd {
     /// It did what it should, and returned this.
     Success(Option<String>),
     /// It failed with this code.
@@ -79,7 +79,7 @@ impl Driver {
                     self.commit(event, Some(decision.clone()));
                     return Err((refusal, Some(Box::new(decision))));
                 }
-                self.tell(
+                self.push_event(
                     "violation",
                     now,
                     &[("reason", "execution_constraint_violated")],
@@ -109,9 +109,9 @@ impl Driver {
     ///
     /// # Errors
     /// There is no such execution, or its end was reported before.
-    pub fn settle(&mut self, ticket: u64, ended: Ended) -> Result<(), SettleError> {
+    pub fn settle(&mut self, ticket: u64, ended: ExecutionEnd) -> Result<(), SettleError> {
         let (tool, call) = self.tickets.get(&ticket).cloned().ok_or(SettleError)?;
-        if ended != Ended::Unknown {
+        if ended != ExecutionEnd::Unknown {
             self.tickets.remove(&ticket);
         }
         if let Some(call) = call {
@@ -121,15 +121,15 @@ impl Driver {
     }
 
     /// Settles a call of the session, and keeps what its capture level allows.
-    pub(super) fn settle_call(&mut self, tool: &str, call: CallKey, ended: Ended) {
+    pub(super) fn settle_call(&mut self, tool: &str, call: CallKey, ended: ExecutionEnd) {
         let contract = self.rules.compiled().contract(tool);
         let code = match &ended {
-            Ended::Failed { code } => Some(code.clone()),
-            Ended::Success(_) | Ended::Unknown => None,
+            ExecutionEnd::Failed { code } => Some(code.clone()),
+            ExecutionEnd::Success(_) | ExecutionEnd::Unknown => None,
         };
         let (outcome, output) = match ended {
-            Ended::Success(output) => (Outcome::Success, output),
-            Ended::Failed { code } => {
+            ExecutionEnd::Success(output) => (Outcome::Success, output),
+            ExecutionEnd::Failed { code } => {
                 let expected =
                     contract.is_some_and(|contract| contract.allowed_errors.contains(&code));
                 let outcome = if expected {
@@ -139,7 +139,7 @@ impl Driver {
                 };
                 (outcome, None)
             }
-            Ended::Unknown => (Outcome::Unknown, None),
+            ExecutionEnd::Unknown => (Outcome::Unknown, None),
         };
         self.capture_execution(tool, &call, (outcome, code), output.as_deref());
         if outcome != Outcome::Unknown {

@@ -31,7 +31,7 @@ impl Driver {
         });
     }
 
-    pub(super) fn tell(
+    pub(crate) fn push_event(
         &mut self,
         name: &'static str,
         time: Timestamp,

@@ -4,7 +4,7 @@
 //! read at once, executions are checked before they run, and a session whose server is lost can go on by its own
 //! judgement where that was chosen. An answer that does not fit its question releases nothing.
 
-mod before;
+mod preflight;
 mod reports;
 mod verdict;
 
@@ -12,7 +12,7 @@ use std::collections::BTreeMap;
 
 use serde_json::Value;
 
-use super::{Driver, Judged};
+use super::{Driver, JudgedResponse};
 use crate::event::CallKey;
 use crate::gate::Decision;
 use crate::wire::Reply;
@@ -30,13 +30,13 @@ pub(super) struct Remote {
 
 /// A response that the server judges.
 #[derive(Debug)]
-pub(super) struct Proposed {
+pub(super) struct ProposedResponse {
     reply: Reply,
     /// The proposal, once people are asked.
     asked: Option<String>,
 }
 
-impl Proposed {
+impl ProposedResponse {
     pub(super) fn into_parts(self) -> (Reply, Option<String>) {
         (self.reply, self.asked)
     }
@@ -44,7 +44,7 @@ impl Proposed {
 
 /// What a server is asked before the model.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Before {
+pub struct PreflightRequest {
     /// Names the request.
     pub attempt: u64,
     /// The body of the preflight, without the version it expects.
@@ -59,14 +59,14 @@ pub enum Proposal {
     /// The server judges it: the body of the proposal, without the prepared request.
     Propose(Value),
     /// It cannot be proposed.
-    Judged(Box<Judged>),
+    Judged(Box<JudgedResponse>),
 }
 
 /// What a server's verdict comes to.
 #[derive(Debug, Clone, PartialEq)]
-pub enum Settled {
+pub enum SettledVerdict {
     /// As with a verdict of the session's own.
-    Judged(Box<Judged>),
+    Judged(Box<JudgedResponse>),
     /// People are asked; the same proposal is answered again later.
     Waits {
         /// The questions, as the server shows them.
@@ -100,7 +100,7 @@ impl Driver {
     }
 
     /// Takes note that the server's state is another one than what is kept here.
-    pub fn drifted(&mut self) {
+    pub fn mark_drifted(&mut self) {
         if let Some(remote) = &mut self.remote {
             remote.has_drifted = true;
         }

@@ -4,11 +4,11 @@ use std::sync::Arc;
 
 use domain::Timestamp;
 
-use super::{DriveError, Driver, Open, Planned};
+use super::{DriveError, Driver, Open, PlannedRequest};
 use crate::event::Event;
 use crate::gate::refused;
 use crate::narrow::{Narrowing, is_narrowed, narrow};
-use crate::pattern::Room;
+use crate::pattern::PatternBudget;
 use crate::precheck::{Refusal, check_workflow, precheck, provider_warnings};
 use crate::request::Request;
 use crate::rules::{Feedback, Mode};
@@ -23,8 +23,13 @@ impl Driver {
     ///
     /// # Errors
     /// The session is over, or the request is refused.
-    pub fn plan(&mut self, wire: Wire, body: &[u8], now: Timestamp) -> Result<Planned, DriveError> {
-        let mut request = self.asked(wire, body, now)?;
+    pub fn plan(
+        &mut self,
+        wire: Wire,
+        body: &[u8],
+        now: Timestamp,
+    ) -> Result<PlannedRequest, DriveError> {
+        let mut request = self.read_open_request(wire, body, now)?;
         self.take_outputs(&request, now);
         let log_only = self.rules.options().mode == Mode::LogOnly;
         let mut narrowing = Arc::new(Narrowing::default());
@@ -37,7 +42,7 @@ impl Driver {
         }
         let body = self.written(&mut request, &narrowing, told.as_deref());
         let attempt = self.begin(request, Arc::clone(&narrowing), told);
-        Ok(Planned {
+        Ok(PlannedRequest {
             attempt,
             body,
             narrowing,
@@ -45,7 +50,7 @@ impl Driver {
     }
 
     /// Reads a request of a session that is open.
-    pub(super) fn asked(
+    pub(super) fn read_open_request(
         &mut self,
         wire: Wire,
         body: &[u8],
@@ -55,10 +60,10 @@ impl Driver {
         self.check_records()?;
         self.expire(now);
         let offered = self.offered.take();
-        let created = self.created.ids();
+        let created = self.released.ids();
         let request = WireRequest::read_after(wire, body, created, offered);
         if !request.is_read() && !self.rules.enforces() {
-            self.tell("request_unread", now, &[]);
+            self.push_event("request_unread", now, &[]);
         }
         Ok(request)
     }
@@ -112,7 +117,7 @@ impl Driver {
             return;
         }
         for (name, call) in self.state.output_diagnostics(request.outputs()) {
-            self.tell(name, now, &[("call_id", &call)]);
+            self.push_event(name, now, &[("call_id", &call)]);
         }
         let outputs = self.state.news(request.outputs());
         if !outputs.is_empty() {
@@ -135,7 +140,7 @@ impl Driver {
             return Ok(());
         };
         if !self.rules.enforces() {
-            self.tell("violation", now, &[("check", refusal.check().as_str())]);
+            self.push_event("violation", now, &[("check", refusal.check().as_str())]);
             return Ok(());
         }
         Err(self.refuse(&refusal, now))
@@ -157,7 +162,7 @@ impl Driver {
         for pattern in provider_warnings(&self.rules, &request.provider, &request.model) {
             let model = format!("{}/{}", request.provider, request.model);
             if self.warned.insert(model) {
-                self.tell("replay_provider_warning", now, &[("pattern", &pattern)]);
+                self.push_event("replay_provider_warning", now, &[("pattern", &pattern)]);
             }
         }
     }
@@ -175,7 +180,7 @@ impl Driver {
         }
         let compiled = self.rules.compiled();
         request.read_schemas(|name| compiled.reads_schema(name));
-        let mut patterns = Room::of_schemas();
+        let mut patterns = PatternBudget::of_schemas();
         let forms = request.request().tools.iter().filter_map(|tool| {
             let form = compiled.schema_form(&tool.name, tool.schema.as_ref()?, &mut patterns)?;
             Some((tool.name.clone(), form))
@@ -187,7 +192,7 @@ impl Driver {
                     let member = format!("tools: the schema of `{tool}`, {wrong}");
                     return Err(DriveError::Unsupported { member });
                 }
-                self.tell("schema_invalid", now, &[("tool", &tool), ("detail", wrong)]);
+                self.push_event("schema_invalid", now, &[("tool", &tool), ("detail", wrong)]);
             }
             let is_told = ignored.is_empty() || self.unchecked.get(&tool) == Some(&ignored);
             if is_told || self.unchecked.len() >= UNCHECKED_MAX {
@@ -195,7 +200,7 @@ impl Driver {
             }
             let keywords: Vec<&str> = ignored.iter().map(String::as_str).collect();
             let data = [("tool", &*tool), ("keywords", &*keywords.join(", "))];
-            self.tell("schema_keyword_ignored", now, &data);
+            self.push_event("schema_keyword_ignored", now, &data);
             self.unchecked.insert(tool, ignored);
         }
         Ok(())

@@ -4,23 +4,23 @@ use std::sync::Arc;
 
 use domain::Timestamp;
 
-use super::{DriveError, Driver, Judged, Open, Waiting, digest, failed};
+use super::{DriveError, Driver, JudgedResponse, Open, WaitingResponse, digest, failed};
 use crate::checkpoint::{Answer, Answers, ApprovalResponse, question, read_answer};
 use crate::event::{Call, Event, Release, Responded};
 use crate::gate::{
     AttemptCost, Decision, Settlement, settle, settled, shadow_delta, unread_delta, unreadable,
 };
-use crate::judge::{Judgement, Occasion, Verdict, judge_again};
+use crate::judge::{JudgeContext, Judgement, Verdict, judge_again};
 use crate::precheck::{check_attempt, check_open};
 use crate::rules::Mode;
 use crate::wire::{Reply, ReplyError};
 
 /// A response that came.
-pub(super) enum Received {
+pub(super) enum ReceivedResponse {
     /// It can be judged.
     Reply(Box<Open>, Box<Reply>),
     /// It cannot be read, and that is the verdict.
-    Judged(Judged),
+    Judged(JudgedResponse),
 }
 
 impl Driver {
@@ -34,15 +34,15 @@ impl Driver {
         response: &[u8],
         is_sse: bool,
         now: Timestamp,
-    ) -> Result<Judged, DriveError> {
+    ) -> Result<JudgedResponse, DriveError> {
         let open = self.open.remove(&attempt).ok_or(DriveError::Unknown)?;
         if open.waiting.is_some() {
             self.open.insert(attempt, open);
             return Err(DriveError::Unknown);
         }
         let (mut open, reply) = match self.received(attempt, open, (response, is_sse), now)? {
-            Received::Reply(open, reply) => (*open, *reply),
-            Received::Judged(judged) => return Ok(judged),
+            ReceivedResponse::Reply(open, reply) => (*open, *reply),
+            ReceivedResponse::Judged(judged) => return Ok(judged),
         };
         if self.rules.options().mode == Mode::LogOnly {
             return Ok(self.log(open, &reply, now));
@@ -59,7 +59,7 @@ impl Driver {
         open: Open,
         (response, is_sse): (&[u8], bool),
         now: Timestamp,
-    ) -> Result<Received, DriveError> {
+    ) -> Result<ReceivedResponse, DriveError> {
         let reply = Reply::read(&open.request, response, is_sse, self.counts_usage());
         if let Err(over) = self.check_open() {
             // A response that arrives after a kill is thrown away; its cost counts.
@@ -68,13 +68,13 @@ impl Driver {
             return Err(over);
         }
         let detail = match reply {
-            Ok(reply) => return Ok(Received::Reply(Box::new(open), Box::new(reply))),
+            Ok(reply) => return Ok(ReceivedResponse::Reply(Box::new(open), Box::new(reply))),
             Err(ReplyError::Provider { detail }) => {
                 self.commit(failed(now, true), None);
                 if self.rules.enforces() {
                     return Err(DriveError::Provider { detail });
                 }
-                return Ok(Received::Judged(
+                return Ok(ReceivedResponse::Judged(
                     self.pass_failed(&open, response, &detail, now),
                 ));
             }
@@ -85,7 +85,7 @@ impl Driver {
             true => self.block_unreadable(attempt, open, &detail, now),
             false => self.pass_unreadable(&open, response, &detail, now),
         };
-        Ok(Received::Judged(judged))
+        Ok(ReceivedResponse::Judged(judged))
     }
 
     /// Takes a person's answer, or none when the time is over, and goes on.
@@ -97,7 +97,7 @@ impl Driver {
         checkpoint_id: &str,
         answer: Option<&ApprovalResponse>,
         now: Timestamp,
-    ) -> Result<Judged, DriveError> {
+    ) -> Result<JudgedResponse, DriveError> {
         let asked = |open: &Open| {
             let waiting = open.waiting.as_ref();
             waiting.is_some_and(|waiting| waiting.question.checkpoint_id == checkpoint_id)
@@ -152,11 +152,11 @@ impl Driver {
         before: &[Verdict],
         asked: u64,
         now: Timestamp,
-    ) -> Result<Judged, DriveError> {
+    ) -> Result<JudgedResponse, DriveError> {
         let calls = &reply.response().calls;
         open.request
             .read_schemas(|name| calls.iter().any(|call| call.name == name));
-        let occasion = Occasion {
+        let occasion = JudgeContext {
             request: open.request.request(),
             now,
             proposal: proposal.as_deref(),
@@ -166,7 +166,7 @@ impl Driver {
         let response = reply.response();
         let judgement = judge_again(&self.rules, &self.state, response, occasion, seat, before);
         let next = judgement
-            .asked()
+            .needing_approval()
             .next()
             .map(|verdict| verdict.call().clone());
         let Some(call) = next else {
@@ -178,7 +178,7 @@ impl Driver {
             at: now,
             proposal: proposal.clone(),
             asked,
-            calls: judgement.standing(),
+            calls: judgement.standing_calls(),
         };
         self.commit(event, None);
         let id = self.id("checkpoint");
@@ -189,7 +189,7 @@ impl Driver {
             let proposal = Some(proposal);
             return self.go_on(attempt, open, reply, proposal, answers, before, asked, now);
         };
-        open.waiting = Some(Waiting {
+        open.waiting = Some(WaitingResponse {
             reply,
             proposal,
             asked,
@@ -199,7 +199,7 @@ impl Driver {
             call,
         });
         self.open.insert(attempt, open);
-        Ok(Judged::Asked(Box::new(question)))
+        Ok(JudgedResponse::Asked(Box::new(question)))
     }
 
     fn finish(
@@ -210,9 +210,9 @@ impl Driver {
         judgement: &Judgement,
         proposal: Option<String>,
         now: Timestamp,
-    ) -> Result<Judged, DriveError> {
+    ) -> Result<JudgedResponse, DriveError> {
         if !self.rules.enforces() {
-            self.tell_difference(&open, judgement, now);
+            self.note_difference(&open, judgement, now);
         }
         let number = self.state.attempts() + 1;
         let settlement = settle(&self.rules, judgement, number, open.retries_left);
@@ -241,8 +241,8 @@ impl Driver {
         self.capture(&open, Some(reply), decision.as_ref());
         let judged = match settlement {
             Settlement::Release(decision) => {
-                self.created.add(open.request.wire(), reply);
-                Judged::Released {
+                self.released.add(open.request.wire(), reply);
+                JudgedResponse::Released {
                     body: reply.whole(),
                     decision: Some(decision),
                 }
@@ -251,11 +251,11 @@ impl Driver {
                 decision,
                 removed,
                 empty,
-            } => Judged::Released {
+            } => JudgedResponse::Released {
                 body: reply.stripped(&removed, empty),
                 decision: Some(decision),
             },
-            Settlement::Reject(decision) => Judged::Rejected(Box::new(decision)),
+            Settlement::Reject(decision) => JudgedResponse::Rejected(Box::new(decision)),
             Settlement::Retry { decision, feedback } => {
                 open.retries_left -= 1;
                 open.told = join(open.narrowing.feedback(), feedback);
@@ -275,20 +275,20 @@ impl Driver {
         mut open: Open,
         decision: Decision,
         now: Timestamp,
-    ) -> Judged {
+    ) -> JudgedResponse {
         let checked = check_open(&self.state)
             .and_then(|()| check_attempt(&self.rules, &self.state))
             .and_then(|()| self.check_attempts());
         if let Err(refusal) = checked {
-            return Judged::Rejected(Box::new(decision.stop_retry(&refusal)));
+            return JudgedResponse::Rejected(Box::new(decision.stop_retry(&refusal)));
         }
         let reason = decision.reason.map(crate::reason::BlockReason::as_str);
-        self.tell("retried", now, &[("reason", reason.unwrap_or_default())]);
+        self.push_event("retried", now, &[("reason", reason.unwrap_or_default())]);
         let told = open.told.clone();
         let narrowing = Arc::clone(&open.narrowing);
         let body = self.written(&mut open.request, &narrowing, told.as_deref());
         self.open.insert(attempt, open);
-        Judged::Retried {
+        JudgedResponse::Retried {
             body,
             decision: Box::new(decision),
         }
@@ -301,7 +301,7 @@ impl Driver {
         mut open: Open,
         detail: &str,
         now: Timestamp,
-    ) -> Judged {
+    ) -> JudgedResponse {
         let number = self.state.attempts() + 1;
         let mut decision = unreadable(&self.rules, &self.state, number, detail);
         let again = open.retries_left > 0;
@@ -321,7 +321,7 @@ impl Driver {
             open.retries_left -= 1;
             return self.retry(attempt, open, decision, now);
         }
-        Judged::Rejected(Box::new(decision))
+        JudgedResponse::Rejected(Box::new(decision))
     }
 
     /// What a provider sent instead of an answer, or the part of one, is the program's to deal with, as without a session.
@@ -331,11 +331,11 @@ impl Driver {
         response: &[u8],
         detail: &str,
         now: Timestamp,
-    ) -> Judged {
-        self.tell("response_unread", now, &[("detail", detail)]);
+    ) -> JudgedResponse {
+        self.push_event("response_unread", now, &[("detail", detail)]);
         self.note_unread(open, None);
         self.capture(open, None, None);
-        Judged::Released {
+        JudgedResponse::Released {
             body: response.to_vec(),
             decision: None,
         }
@@ -355,8 +355,8 @@ impl Driver {
         response: &[u8],
         detail: &str,
         now: Timestamp,
-    ) -> Judged {
-        self.tell(
+    ) -> JudgedResponse {
+        self.push_event(
             "violation",
             now,
             &[("reason", "response_format_invalid"), ("detail", detail)],
@@ -378,13 +378,13 @@ impl Driver {
         });
         self.commit(event, None);
         self.capture(open, None, None);
-        Judged::Released {
+        JudgedResponse::Released {
             body: response.to_vec(),
             decision: None,
         }
     }
 
-    fn tell_difference(&mut self, open: &Open, judgement: &Judgement, now: Timestamp) {
+    fn note_difference(&mut self, open: &Open, judgement: &Judgement, now: Timestamp) {
         if self.rules.is_advisory() {
             let reasons: Vec<&'static str> = judgement
                 .blocked()
@@ -392,7 +392,7 @@ impl Driver {
                 .map(crate::reason::BlockReason::as_str)
                 .collect();
             for reason in reasons {
-                self.tell("violation", now, &[("reason", reason)]);
+                self.push_event("violation", now, &[("reason", reason)]);
             }
             return;
         }
@@ -401,7 +401,7 @@ impl Driver {
     }
 
     /// Log-only: counters and cost, no verdicts.
-    fn log(&mut self, open: Open, reply: &Reply, now: Timestamp) -> Judged {
+    fn log(&mut self, open: Open, reply: &Reply, now: Timestamp) -> JudgedResponse {
         let calls = reply.response().calls.iter().chain(reply.hosted());
         let event = Event::Responded(Responded {
             at: now,
@@ -415,7 +415,7 @@ impl Driver {
         self.commit(event, None);
         self.capture(&open, Some(reply), None);
         self.done(open);
-        Judged::Released {
+        JudgedResponse::Released {
             body: reply.whole(),
             decision: None,
         }
@@ -441,7 +441,7 @@ pub(super) fn add_hosted(event: &mut Event, reply: &Reply) {
 }
 
 /// Joins what the model is told about tools.
-pub(crate) fn join(first: Option<String>, second: Option<String>) -> Option<String> {
+pub(super) fn join(first: Option<String>, second: Option<String>) -> Option<String> {
     match (first, second) {
         (Some(first), Some(second)) => Some(format!("{first} {second}")),
         (first, second) => first.or(second),

@@ -6,7 +6,9 @@ use super::Driver;
 use crate::event::Event;
 use crate::rules::Rules;
 use crate::state::{ImpossibleEvent, Lifecycle};
-use crate::workflow::{Offer, Seat, Wanted, WorkflowEvent, WorkflowRefusal, WorkflowSnapshot};
+use crate::workflow::{
+    HandoffRequest, Offer, Seat, WorkflowEvent, WorkflowRefusal, WorkflowSnapshot,
+};
 
 impl Driver {
     /// Begins the first session of a workflow.
@@ -45,7 +47,7 @@ impl Driver {
     /// The session is over or in no workflow, the role or a slot is unknown, or the file does not permit it.
     pub fn handoff(
         &mut self,
-        wanted: Wanted<'_>,
+        wanted: HandoffRequest<'_>,
         now: Timestamp,
     ) -> Result<Offer, WorkflowRefusal> {
         if *self.state.lifecycle() != Lifecycle::Open {
@@ -61,10 +63,14 @@ impl Driver {
     ///
     /// # Errors
     /// The session is in no workflow, or it cannot have happened to this one.
-    pub fn hear(&mut self, event: &WorkflowEvent, now: Timestamp) -> Result<(), WorkflowRefusal> {
+    pub fn apply_event(
+        &mut self,
+        event: &WorkflowEvent,
+        now: Timestamp,
+    ) -> Result<(), WorkflowRefusal> {
         let seat = self.seat.as_mut().ok_or(WorkflowRefusal::NoWorkflow)?;
         let was_taken = seat.is_taken_from_here(event);
-        seat.hear(event)?;
+        seat.apply_event(event)?;
         let is_stopped = seat.is_stopped();
         if *self.state.lifecycle() != Lifecycle::Open {
             return Ok(());
@@ -74,7 +80,7 @@ impl Driver {
         }
         if is_stopped {
             let cause = "the session that it came from was stopped".to_owned();
-            self.tell("killed", now, &[("cause", &cause)]);
+            self.push_event("killed", now, &[("cause", &cause)]);
             self.commit(Event::Killed { cause }, None);
         }
         Ok(())

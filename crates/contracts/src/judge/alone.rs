@@ -4,7 +4,7 @@ use std::cell::OnceCell;
 use std::collections::BTreeMap;
 
 use super::Context;
-use super::calls::Proposed;
+use super::calls::ReadCall;
 use super::verdict::{Failure, Verdict};
 use crate::compile::{Compiled, ToolRules};
 use crate::contract::{Content, Contract, FinishReason, RiskGate};
@@ -21,12 +21,12 @@ use crate::value::Value;
 #[derive(Debug)]
 pub(super) struct ResponseView<'a> {
     response: &'a Response,
-    proposed: &'a [Proposed<'a>],
+    proposed: &'a [ReadCall<'a>],
     value: OnceCell<Value>,
 }
 
 impl<'a> ResponseView<'a> {
-    pub(super) fn new(response: &'a Response, proposed: &'a [Proposed<'a>]) -> Self {
+    pub(super) fn new(response: &'a Response, proposed: &'a [ReadCall<'a>]) -> Self {
         Self {
             response,
             proposed,
@@ -65,13 +65,13 @@ impl<'a> ResponseView<'a> {
 pub(super) fn check(
     context: &Context<'_>,
     view: &ResponseView<'_>,
-    call: &Proposed<'_>,
+    call: &ReadCall<'_>,
     verdict: &mut Verdict,
 ) {
     let (rules, state) = (context.rules, context.state);
     let known = context.compiled().tools.get(call.name());
     let mut fail = |check, reason, detail: &str| {
-        verdict.fail(Failure::new(Some(check), reason).because(detail));
+        verdict.fail(Failure::new(Some(check), reason).with_detail(detail));
     };
     for problem in format_problems(context.response, call, known) {
         fail(Check::V1, BlockReason::ResponseFormatInvalid, &problem);
@@ -151,7 +151,7 @@ pub(super) fn check(
 /// V1.
 fn format_problems(
     response: &Response,
-    call: &Proposed<'_>,
+    call: &ReadCall<'_>,
     known: Option<&ToolRules>,
 ) -> Vec<String> {
     let mut problems = call.problems().to_vec();
@@ -202,7 +202,7 @@ pub(crate) fn phase_problem(
 fn preconditions(
     context: &Context<'_>,
     known: &ToolRules,
-    call: &Proposed<'_>,
+    call: &ReadCall<'_>,
     verdict: &mut Verdict,
 ) {
     for index in &known.preconditions {
@@ -219,7 +219,7 @@ fn preconditions(
         };
         if !prior.is_met(precondition, arguments) {
             let failure = Failure::new(Some(Check::V7), BlockReason::PreconditionNotMet);
-            verdict.fail(failure.because(&precondition.prior_tool.name));
+            verdict.fail(failure.with_detail(&precondition.prior_tool.name));
         }
     }
 }
@@ -238,7 +238,7 @@ fn invariants(
             let failure = Failure::new(Some(check), reason);
             let mut failure = failure.at(invariant.path(), found).under(operator);
             if operator.is_pattern() && steps.are_spent() {
-                failure = failure.because(TOO_COSTLY);
+                failure = failure.with_detail(TOO_COSTLY);
             }
             verdict.fail(failure);
         }
@@ -259,7 +259,7 @@ fn derived(
         let costly = finding.keyword == "pattern" && steps.are_spent();
         let mut failure = failure
             .at(&finding.path, finding.found.as_ref())
-            .because(if costly { TOO_COSTLY } else { "schema" });
+            .with_detail(if costly { TOO_COSTLY } else { "schema" });
         failure.operator = Some(finding.keyword);
         failure.expected = finding.expected;
         verdict.fail(failure);

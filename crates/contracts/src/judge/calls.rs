@@ -14,7 +14,7 @@ const ID_BYTES_MAX: usize = 256;
 
 /// A proposed call with what could be read of it.
 #[derive(Debug)]
-pub(super) struct Proposed<'a> {
+pub(super) struct ReadCall<'a> {
     call: &'a ProposedCall,
     arguments: Option<Value>,
     text: String,
@@ -23,7 +23,7 @@ pub(super) struct Proposed<'a> {
 }
 
 /// Reads all calls of a response.
-pub(super) fn read(response: &Response) -> Vec<Proposed<'_>> {
+pub(super) fn read(response: &Response) -> Vec<ReadCall<'_>> {
     let mut seen: BTreeMap<&str, usize> = BTreeMap::new();
     for call in &response.calls {
         *seen.entry(call.id.as_str()).or_default() += 1;
@@ -51,7 +51,7 @@ pub(super) fn read(response: &Response) -> Vec<Proposed<'_>> {
             }
         };
         let text = text_of(call, arguments.as_ref());
-        Proposed {
+        ReadCall {
             call,
             arguments,
             digest: canon::sha256(text.as_bytes()),
@@ -76,7 +76,7 @@ impl ProposedCall {
     }
 }
 
-impl<'a> Proposed<'a> {
+impl<'a> ReadCall<'a> {
     pub(super) fn id(&self) -> &'a str {
         &self.call.id
     }

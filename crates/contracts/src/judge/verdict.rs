@@ -3,7 +3,7 @@
 use canon::Digest;
 use serde::{Deserialize, Serialize};
 
-use super::calls::Proposed;
+use super::calls::ReadCall;
 use super::file_of;
 use crate::event::Call;
 use crate::invariant::Operator;
@@ -74,7 +74,7 @@ impl Failure {
         }
     }
 
-    pub(crate) fn because(mut self, detail: &str) -> Self {
+    pub(crate) fn with_detail(mut self, detail: &str) -> Self {
         self.detail = Some(detail.to_owned());
         self
     }
@@ -93,7 +93,7 @@ impl Failure {
 }
 
 impl Verdict {
-    pub(super) fn new(rules: &Rules, call: &Proposed<'_>) -> Self {
+    pub(super) fn new(rules: &Rules, call: &ReadCall<'_>) -> Self {
         Self {
             call: Call {
                 id: call.id().to_owned(),
@@ -198,7 +198,7 @@ impl Judgement {
     }
 
     /// Returns the calls that people must be asked about.
-    pub fn asked(&self) -> impl Iterator<Item = &Verdict> {
+    pub fn needing_approval(&self) -> impl Iterator<Item = &Verdict> {
         self.with(Status::Ask)
     }
 
@@ -208,7 +208,7 @@ impl Judgement {
     }
 
     /// Returns the calls that are not blocked: they hold room while people are asked.
-    pub fn standing(&self) -> Vec<Call> {
+    pub fn standing_calls(&self) -> Vec<Call> {
         let standing = self
             .verdicts
             .iter()

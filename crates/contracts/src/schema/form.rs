@@ -4,9 +4,7 @@ use std::collections::BTreeSet;
 
 use super::{DEPTH_MAX, is_type};
 use crate::path::Path;
-use crate::pattern::{Pattern, Room, Unfit};
-use crate::request::OfferedTool;
-use crate::rules::Rules;
+use crate::pattern::{Pattern, PatternBudget, PatternError};
 use crate::value::Value;
 
 /// Findings of each kind that are kept: enough to see what is the matter.
@@ -34,7 +32,7 @@ pub struct SchemaForm {
 
 impl SchemaForm {
     /// Looks at a schema, except in excluded places.
-    pub(crate) fn of(schema: &Value, exclude: &[Path], patterns: &mut Room) -> Self {
+    pub(crate) fn of(schema: &Value, exclude: &[Path], patterns: &mut PatternBudget) -> Self {
         let mut reader = Reader {
             exclude,
             patterns,
@@ -45,34 +43,9 @@ impl SchemaForm {
     }
 }
 
-/// Names the tools that were not looked at before and whose schemas say more than is checked, with the keywords in question.
-pub(crate) fn unchecked(
-    rules: &Rules,
-    tools: &[OfferedTool],
-    seen: &mut BTreeSet<String>,
-) -> Vec<(String, String)> {
-    let mut found = Vec::new();
-    for tool in tools {
-        // Once for each tool: a long conversation offers the same ones again and again.
-        if seen.contains(&tool.name) {
-            continue;
-        }
-        let Some(schema) = &tool.schema else { continue };
-        seen.insert(tool.name.clone());
-        let patterns = &mut Room::recorded();
-        let form = rules.compiled().schema_form(&tool.name, schema, patterns);
-        let ignored = form.map(|form| form.ignored).unwrap_or_default();
-        if !ignored.is_empty() {
-            let ignored: Vec<String> = ignored.into_iter().collect();
-            found.push((tool.name.clone(), ignored.join(", ")));
-        }
-    }
-    found
-}
-
 struct Reader<'a> {
     exclude: &'a [Path],
-    patterns: &'a mut Room,
+    patterns: &'a mut PatternBudget,
     form: SchemaForm,
 }
 
@@ -110,12 +83,12 @@ impl Reader<'_> {
     fn pattern(&mut self, text: &str, path: &Path) {
         match Pattern::compile_within(text, self.patterns) {
             Ok(_) => {}
-            Err(Unfit::TooMuch(message)) => {
+            Err(PatternError::TooMuch(message)) => {
                 self.form.is_too_large = true;
                 self.wrong(path, message);
             }
             // One that is written for another engine is not checked.
-            Err(Unfit::Wrong(_)) => self.ignore("pattern"),
+            Err(PatternError::Wrong(_)) => self.ignore("pattern"),
         }
     }
 

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use super::{
-    Aggregate, Breaker, Closes, Direction, Envelope, LabelGate, Limits, LoopDetection, Metric,
+    Aggregate, Breaker, Direction, Envelope, GatedTools, LabelGate, Limits, LoopDetection, Metric,
     ProviderConstraints, Rate, check_unique,
 };
 use crate::contract::{RiskGate, SideEffect, Source};
@@ -309,8 +309,8 @@ pub(super) fn label_gates(node: Option<&Node>, findings: &mut Findings) -> Vec<L
         let mut names =
             |node: &Node| decode::list_of(Some(node), TOOLS_MAX, findings, decode::named);
         let tools = match (these, all_but) {
-            (Some(node), None) => Closes::These(names(node)),
-            (None, Some(node)) => Closes::AllBut(names(node)),
+            (Some(node), None) => GatedTools::These(names(node)),
+            (None, Some(node)) => GatedTools::AllBut(names(node)),
             (Some(_), Some(_)) | (None, None) => {
                 let message = "a label gate has either `block_tools` or `allow_only_tools`";
                 findings.error(at, Code::Contradiction, message);

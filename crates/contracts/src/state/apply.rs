@@ -8,13 +8,13 @@ use domain::Timestamp;
 
 use super::commit::digest;
 use super::{
-    CallRecord, CompletedStep, Counted, Lifecycle, Money, Order, Pending, PendingStatus,
-    PriorCalls, Progress, Recent, Slot, State, Total, Waiting,
+    CallOrder, CallRecord, CompletedStep, CountedCall, Lifecycle, Money, Pending, PendingStatus,
+    PriorCalls, Progress, Recent, Slot, State, Total, WaitingResponse,
 };
 use crate::compile::Compiled;
 use crate::contract::CommitRequirement;
 use crate::decimal::Decimal;
-use crate::event::{Begin, Call, CallKey, Event, Outcome, Release, Responded, SeenOutput};
+use crate::event::{Call, CallKey, Event, Outcome, Release, Responded, SessionStart, ShownOutput};
 use crate::json::{self, Limits, Numbers};
 use crate::value::Value;
 
@@ -28,7 +28,7 @@ impl State {
     ///
     /// # Errors
     /// The session began under other contracts, or with a slot that is not JSON.
-    pub fn begin(compiled: &Compiled, begin: &Begin) -> Result<Self, ImpossibleEvent> {
+    pub fn begin(compiled: &Compiled, begin: &SessionStart) -> Result<Self, ImpossibleEvent> {
         if begin.compiled != compiled.digest() {
             let message = "the session began under contracts with another digest";
             return Err(ImpossibleEvent(message.to_owned()));
@@ -217,7 +217,7 @@ impl State {
             let moves_to = self.target(compiled, &call.tool);
             (call.clone(), arguments(call), moves_to)
         });
-        let waiting = Waiting {
+        let waiting = WaitingResponse {
             since: at,
             asked: asked.max(before),
             calls: calls.collect(),
@@ -288,7 +288,7 @@ impl State {
             .map(|call| self.target(compiled, &call.tool))
             .collect();
         for (index, (call, moves_to)) in calls.iter().zip(targets).enumerate() {
-            let order = Order { step, index };
+            let order = CallOrder { step, index };
             let key = CallKey {
                 step,
                 id: call.id.clone(),
@@ -349,7 +349,7 @@ impl State {
         compiled: &Compiled,
         call: &Call,
         key: CallKey,
-        (order, since): (Order, Timestamp),
+        (order, since): (CallOrder, Timestamp),
     ) {
         while let Some(first) = self.counted.first_entry() {
             if !first.get().is_late(since) {
@@ -361,7 +361,7 @@ impl State {
         let requirement = contract.map(|contract| contract.commit_requirement);
         if requirement == Some(CommitRequirement::None) {
             let call = call.clone();
-            self.counted.insert(key, Counted { call, order, since });
+            self.counted.insert(key, CountedCall { call, order, since });
         }
     }
 
@@ -486,7 +486,7 @@ impl State {
         Ok(())
     }
 
-    fn see_outputs(&mut self, compiled: &Compiled, outputs: &[SeenOutput]) {
+    fn see_outputs(&mut self, compiled: &Compiled, outputs: &[ShownOutput]) {
         let mut changed = false;
         for output in outputs {
             let record = self.calls.get(&output.call_id);
@@ -517,8 +517,8 @@ impl State {
     }
 
     /// Returns the outputs that can change something: a request repeats those of the whole conversation.
-    pub(crate) fn news(&self, outputs: &[SeenOutput]) -> Vec<SeenOutput> {
-        let is_new = |output: &&SeenOutput| {
+    pub(crate) fn news(&self, outputs: &[ShownOutput]) -> Vec<ShownOutput> {
+        let is_new = |output: &&ShownOutput| {
             let record = self.calls.get(&output.call_id);
             match record.map(|record| &record.progress) {
                 Some(Progress::Committed { .. }) => true,
@@ -535,7 +535,7 @@ impl State {
     }
 
     /// Returns what the program should hear about outputs before they are taken in.
-    pub fn output_diagnostics(&self, outputs: &[SeenOutput]) -> Vec<(&'static str, String)> {
+    pub fn output_diagnostics(&self, outputs: &[ShownOutput]) -> Vec<(&'static str, String)> {
         let mut heard = Vec::new();
         for output in outputs {
             let record = self.calls.get(&output.call_id);

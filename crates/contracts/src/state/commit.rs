@@ -2,7 +2,7 @@
 
 use canon::Digest;
 
-use super::{Addend, CallRecord, Order, Progress, Slot, State};
+use super::{Addend, CallOrder, CallRecord, Progress, Slot, State};
 use crate::compile::{Compiled, ToolRules};
 use crate::contract::Source;
 use crate::decimal::Decimal;
@@ -50,7 +50,7 @@ impl State {
         compiled: &Compiled,
         call: &Call,
         arguments: Option<Value>,
-        order: Order,
+        order: CallOrder,
     ) {
         self.commits += 1;
         let commit = self.commits;

@@ -4,7 +4,8 @@ use std::collections::BTreeMap;
 
 use super::doc::{At, Doc, Edits};
 use super::reply::{
-    End, Read, ReplyError, chat_finish, chat_usage, custom_arguments, substitute, text_of,
+    ParsedReply, ReplyEnd, ReplyError, chat_finish, chat_usage, custom_arguments, substitute,
+    text_of,
 };
 use super::request::WireRequest;
 use super::sse::{self, Change, Data, Event, Stream};
@@ -39,7 +40,10 @@ struct PartialCall {
 }
 
 impl ChatStream {
-    pub(super) fn read(text: &str, request: &WireRequest) -> Result<(Self, Read), ReplyError> {
+    pub(super) fn read(
+        text: &str,
+        request: &WireRequest,
+    ) -> Result<(Self, ParsedReply), ReplyError> {
         let stream = Stream::read(text)?;
         // A piece of a call that not every reader would see.
         let open = stream.open_event().and_then(Event::doc);
@@ -69,7 +73,7 @@ impl ChatStream {
             content: parts.content,
             calls: parts.calls.values().map(PartialCall::proposed).collect(),
         };
-        let read = Read {
+        let read = ParsedReply {
             response,
             hosted: Vec::new(),
             usage: parts.usage,
@@ -83,7 +87,12 @@ impl ChatStream {
         Ok((stream, read))
     }
 
-    pub(super) fn write(&self, removed: &[usize], end: Option<End>, hides_usage: bool) -> String {
+    pub(super) fn write(
+        &self,
+        removed: &[usize],
+        end: Option<ReplyEnd>,
+        hides_usage: bool,
+    ) -> String {
         // Where each call goes: nowhere, or closed up from 0.
         let mut places: BTreeMap<u64, Option<usize>> = BTreeMap::new();
         let mut next = 0;
@@ -111,7 +120,7 @@ impl ChatStream {
         index: usize,
         doc: &Doc,
         places: &BTreeMap<u64, Option<usize>>,
-        end: Option<End>,
+        end: Option<ReplyEnd>,
     ) -> Change {
         let mut edits = Edits::default();
         let Some(choice) = only_choice(doc.root()) else {
@@ -159,7 +168,7 @@ impl ChatStream {
             if let Some(reason) = choice.get("finish_reason") {
                 edits.replace(reason.place(), "\"stop\"");
             }
-            if end == Some(End::Substitute) {
+            if end == Some(ReplyEnd::Substitute) {
                 before = substitute_chunk(Some(doc));
             }
         }
@@ -171,9 +180,9 @@ impl ChatStream {
     }
 
     /// A stream without a finish reason gets its text before the end.
-    fn in_front_of(&self, index: usize, event: &Event, end: Option<End>) -> Change {
+    fn in_front_of(&self, index: usize, event: &Event, end: Option<ReplyEnd>) -> Change {
         let is_end = matches!(event.data, Data::Done) && index == self.finish_at;
-        if is_end && end == Some(End::Substitute) {
+        if is_end && end == Some(ReplyEnd::Substitute) {
             let like = self.stream.events().iter().find_map(Event::doc);
             let before = substitute_chunk(like);
             return Change::Data { before, data: None };

@@ -10,7 +10,7 @@ use std::borrow::Cow;
 use std::ops::Range;
 use std::sync::Arc;
 
-use crate::json::{JsonError, Limits};
+use crate::json::{Cursor, JsonError, Limits};
 use reader::Reader;
 
 pub(super) use edits::Edits;
@@ -41,21 +41,21 @@ enum Kind {
     Array(Vec<Node>),
     Object(Vec<Member>),
     /// A value that may stand in other texts too.
-    Apart(Arc<Apart>),
+    Detached(Arc<DetachedValue>),
 }
 
 /// A value by itself: its places count from its own beginning.
 #[derive(Debug)]
-struct Apart {
+struct DetachedValue {
     node: Node,
     values: usize,
 }
 
 /// A list that stood in a text. Where it stands in another one, letter for letter, it is not read again.
 #[derive(Debug, Clone)]
-pub(super) struct Known {
+pub(super) struct KnownList {
     text: String,
-    value: Arc<Apart>,
+    value: Arc<DetachedValue>,
 }
 
 #[derive(Debug, Clone)]
@@ -86,7 +86,7 @@ impl Doc {
         text: &str,
         limits: Limits,
         member: &str,
-        known: Option<&Known>,
+        known: Option<&KnownList>,
     ) -> Result<Self, JsonError> {
         Self::read_as(text, limits, Some((member, known)))
     }
@@ -94,22 +94,24 @@ impl Doc {
     fn read_as(
         text: &str,
         limits: Limits,
-        apart: Option<(&str, Option<&Known>)>,
+        apart: Option<(&str, Option<&KnownList>)>,
     ) -> Result<Self, JsonError> {
         if text.len() > limits.bytes_max {
             return Err(JsonError::TooLarge);
         }
         let mut reader = Reader {
-            text,
-            at: 0,
-            values_left: limits.values_max,
+            cursor: Cursor {
+                text,
+                at: 0,
+                values_left: limits.values_max,
+            },
             duplicates: Vec::new(),
             has_proto: false,
             apart,
         };
         let root = reader.value(limits.depth_max)?;
-        reader.skip_blank();
-        if reader.at != text.len() {
+        reader.cursor.skip_blank();
+        if reader.cursor.at != text.len() {
             return Err(JsonError::Syntax);
         }
         Ok(Self {
@@ -129,28 +131,28 @@ impl Doc {
     }
 
     /// Returns the list that was read apart, for other texts; nothing when two readers could read it differently.
-    pub(super) fn known(&self) -> Option<Known> {
+    pub(super) fn known(&self) -> Option<KnownList> {
         let (node, value) = self.apart()?;
         let is_list = matches!(value.node.kind, Kind::Array(_));
         let text = self.text.get(node.start..node.end)?;
-        (is_list && self.duplicates.is_empty()).then(|| Known {
+        (is_list && self.duplicates.is_empty()).then(|| KnownList {
             text: text.to_owned(),
             value: Arc::clone(value),
         })
     }
 
     /// Says whether what was known is what stands here.
-    pub(super) fn has(&self, known: &Known) -> bool {
+    pub(super) fn has(&self, known: &KnownList) -> bool {
         let own = self.apart();
         own.is_some_and(|(_, value)| Arc::ptr_eq(value, &known.value))
     }
 
-    fn apart(&self) -> Option<(&Node, &Arc<Apart>)> {
+    fn apart(&self) -> Option<(&Node, &Arc<DetachedValue>)> {
         let Kind::Object(members) = &self.root.kind else {
             return None;
         };
         members.iter().find_map(|member| match &member.value.kind {
-            Kind::Apart(value) => Some((&member.value, value)),
+            Kind::Detached(value) => Some((&member.value, value)),
             _ => None,
         })
     }
@@ -175,7 +177,7 @@ impl Doc {
 impl<'d> At<'d> {
     fn new(text: &'d str, base: usize, node: &'d Node) -> Self {
         match &node.kind {
-            Kind::Apart(value) => Self {
+            Kind::Detached(value) => Self {
                 text,
                 base: base + node.start,
                 node: &value.node,
@@ -367,7 +369,7 @@ mod tests {
 
     #[test]
     fn what_is_known_is_found_again_wherever_it_stands() {
-        let read = |text: &str, known: Option<&Known>| {
+        let read = |text: &str, known: Option<&KnownList>| {
             Doc::read_knowing(text, Limits::MESSAGE, "list", known).unwrap()
         };
         let list = r#"[{"a":"x"},[1, 2]]"#;

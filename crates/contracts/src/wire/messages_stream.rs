@@ -5,7 +5,8 @@ use std::ops::Range;
 
 use super::doc::{At, Doc, Edits};
 use super::reply::{
-    End, Item, Read, ReplyError, block_of, messages_usage, stop_reason, substitute, text_of,
+    Item, ParsedReply, ReplyEnd, ReplyError, block_of, messages_usage, stop_reason, substitute,
+    text_of,
 };
 use super::sse::{self, Change, Stream};
 use super::stray;
@@ -48,7 +49,7 @@ enum BlockItem {
 }
 
 impl MessagesStream {
-    pub(super) fn read(text: &str) -> Result<(Self, Read), ReplyError> {
+    pub(super) fn read(text: &str) -> Result<(Self, ParsedReply), ReplyError> {
         let stream = Stream::read(text)?;
         let mut blocks: Vec<Block> = Vec::new();
         let mut reports = Vec::new();
@@ -132,7 +133,7 @@ impl MessagesStream {
                 BlockItem::Other => {}
             }
         }
-        let read = Read {
+        let read = ParsedReply {
             response: Response {
                 finish_reason: stop_reason(stop.as_deref()),
                 content,
@@ -151,7 +152,7 @@ impl MessagesStream {
         Ok((stream, read))
     }
 
-    pub(super) fn write(&self, removed: &[usize], end: Option<End>) -> String {
+    pub(super) fn write(&self, removed: &[usize], end: Option<ReplyEnd>) -> String {
         let gone: BTreeSet<usize> = removed
             .iter()
             .filter_map(|call| self.blocks.get(*call).copied())
@@ -164,7 +165,13 @@ impl MessagesStream {
         })
     }
 
-    fn rewrite(&self, index: usize, doc: &Doc, gone: &BTreeSet<usize>, end: Option<End>) -> Change {
+    fn rewrite(
+        &self,
+        index: usize,
+        doc: &Doc,
+        gone: &BTreeSet<usize>,
+        end: Option<ReplyEnd>,
+    ) -> Change {
         let root = doc.root();
         let kind = text_of(root, "type").unwrap_or_default();
         let mut edits = Edits::default();
@@ -188,7 +195,7 @@ impl MessagesStream {
             if let Some(reason) = reason {
                 edits.replace(reason.place(), "\"end_turn\"");
             }
-            if end == End::Substitute {
+            if end == ReplyEnd::Substitute {
                 before = substitute_block(self.block_count - gone.len());
             }
         }

@@ -42,7 +42,7 @@ impl WireRequest {
             }
         }
         if let Some(text) = plan.feedback {
-            self.tell(doc.root(), &mut edits, text);
+            self.insert_feedback(doc.root(), &mut edits, text);
         }
         if plan.count_usage && self.wire == Wire::OpenAiChat && self.is_stream() {
             self.ask_for_usage(doc.root(), &mut edits);
@@ -167,7 +167,7 @@ impl WireRequest {
     }
 
     /// Puts a sentence in front of everything the model reads.
-    fn tell(&self, root: At<'_>, edits: &mut Edits, text: &str) {
+    fn insert_feedback(&self, root: At<'_>, edits: &mut Edits, text: &str) {
         let sentence = quoted(text);
         match self.wire {
             Wire::OpenAiChat => {

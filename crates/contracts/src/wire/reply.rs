@@ -80,14 +80,14 @@ impl Incoming {
 #[derive(Debug, Clone)]
 pub struct Reply {
     form: Form,
-    read: Read,
+    read: ParsedReply,
     /// The caller must not see the chunk with usage that only the session asked for.
     hides_usage: bool,
 }
 
 /// What is read from a response, whatever its form.
 #[derive(Debug, Clone)]
-pub(super) struct Read {
+pub(super) struct ParsedReply {
     pub(super) response: Response,
     /// Calls that the provider has already run.
     pub(super) hosted: Vec<ProposedCall>,
@@ -192,11 +192,15 @@ impl Reply {
             .content
             .as_ref()
             .is_some_and(|text| !text.is_empty());
-        let end = empty.then_some(if has_text { End::Text } else { End::Substitute });
+        let end = empty.then_some(if has_text {
+            ReplyEnd::Text
+        } else {
+            ReplyEnd::Substitute
+        });
         self.written(removed, end)
     }
 
-    fn written(&self, removed: &[usize], end: Option<End>) -> Vec<u8> {
+    fn written(&self, removed: &[usize], end: Option<ReplyEnd>) -> Vec<u8> {
         let text = match &self.form {
             Form::Body { doc, .. } if removed.is_empty() => doc.text().to_owned(),
             Form::Body { wire, doc, places } => strip::body(*wire, doc, places, removed, end),
@@ -210,7 +214,7 @@ impl Reply {
 
 /// How a response ends of which no call is left.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum End {
+pub(super) enum ReplyEnd {
     /// With the text it has.
     Text,
     /// With a sentence of ours.
@@ -222,7 +226,7 @@ pub(super) fn substitute() -> String {
     quoted(SUBSTITUTE)
 }
 
-fn body(request: &WireRequest, doc: &Doc) -> Result<(Vec<usize>, Read), ReplyError> {
+fn body(request: &WireRequest, doc: &Doc) -> Result<(Vec<usize>, ParsedReply), ReplyError> {
     let root = doc.root();
     if root.get("error").is_some() && root.get("choices").is_none() {
         return Err(ReplyError::provider("the response is an error"));
@@ -252,7 +256,7 @@ pub(super) struct Parts {
     pub(super) opaque: Vec<Range<usize>>,
     /// Where calls were read, also those that the provider has run.
     pub(super) seen: Vec<Range<usize>>,
-    pub(super) read: Read,
+    pub(super) read: ParsedReply,
 }
 
 fn missing(member: &str) -> ReplyError {
@@ -281,7 +285,7 @@ fn chat(request: &WireRequest, doc: &Doc) -> Result<Parts, ReplyError> {
     let finish = choice.get("finish_reason").and_then(At::str);
     let finish_reason = chat_finish(request, finish.as_deref(), !calls.is_empty());
     let content = message.get("content").and_then(super::request::joined_text);
-    let read = Read {
+    let read = ParsedReply {
         response: Response {
             finish_reason,
             content,
@@ -415,7 +419,7 @@ fn items_of(
             Item::Other => {}
         }
     }
-    let read = Read {
+    let read = ParsedReply {
         response: Response {
             finish_reason: FinishReason::Other,
             content: (!texts.is_empty()).then(|| texts.concat()),

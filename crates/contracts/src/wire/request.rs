@@ -7,9 +7,9 @@ use std::collections::BTreeSet;
 
 use super::Wire;
 use super::choice;
-use super::doc::{At, Doc, Known};
+use super::doc::{At, Doc, KnownList};
 use super::offer::{self, Offer};
-use crate::event::SeenOutput;
+use crate::event::ShownOutput;
 use crate::json::{self, Limits, Numbers};
 use crate::request::{OfferedTool, Request, ToolChoice};
 use crate::value::Value;
@@ -24,13 +24,13 @@ pub struct WireRequest {
     pub(super) unread: Vec<u8>,
     pub(super) offers: Vec<Offer>,
     request: Request,
-    outputs: Vec<SeenOutput>,
+    outputs: Vec<ShownOutput>,
     stream: bool,
     wants_usage: bool,
     /// Where `tools` begins: places in offers count from there.
     tools_at: usize,
     /// The list of tools, for the requests after this one.
-    list: Option<Known>,
+    list: Option<KnownList>,
     /// Whether the tools are those of the request before.
     is_known: bool,
 }
@@ -39,7 +39,7 @@ pub struct WireRequest {
 #[derive(Debug)]
 pub struct KnownTools {
     wire: Wire,
-    list: Known,
+    list: KnownList,
     offers: Vec<Offer>,
     tools: Vec<OfferedTool>,
 }
@@ -183,7 +183,7 @@ impl WireRequest {
     }
 
     /// Returns the results of earlier calls that the request carries.
-    pub fn outputs(&self) -> &[SeenOutput] {
+    pub fn outputs(&self) -> &[ShownOutput] {
         &self.outputs
     }
 
@@ -240,7 +240,7 @@ impl WireRequest {
 
 /// A request that a program hands in as it would send it.
 #[derive(Debug)]
-pub struct Seen {
+pub struct RequestView {
     /// What input invariants look at: `{ provider, model, system, messages, tools }`.
     pub view: Value,
     /// A member that cannot be judged, if there is one.
@@ -250,10 +250,10 @@ pub struct Seen {
 }
 
 /// Reads a request where none of the responses that it may refer to is known.
-pub fn seen(wire: Wire, body: &[u8]) -> Seen {
+pub fn view_request(wire: Wire, body: &[u8]) -> RequestView {
     let read = WireRequest::read(wire, body, &BTreeSet::new());
     let hosted = read.request.tools.into_iter().filter(|tool| tool.hosted);
-    Seen {
+    RequestView {
         view: view(wire, body),
         unsupported: read.request.unsupported,
         hosted: hosted.map(|tool| tool.name).collect(),
@@ -408,10 +408,10 @@ fn changes_tools(item: At<'_>) -> bool {
     by_name || (!record && item.get("tools").is_some())
 }
 
-fn outputs(wire: Wire, root: At<'_>) -> Vec<SeenOutput> {
+fn outputs(wire: Wire, root: At<'_>) -> Vec<ShownOutput> {
     let seen = |id: Option<At<'_>>, text: Option<String>| {
         let (call_id, text) = (id?.str()?.into_owned(), text?);
-        (text.len() <= OUTPUT_BYTES_MAX).then_some(SeenOutput { call_id, text })
+        (text.len() <= OUTPUT_BYTES_MAX).then_some(ShownOutput { call_id, text })
     };
     let list = |name: &str| root.get(name).and_then(At::items).unwrap_or_default();
     match wire {

@@ -5,7 +5,8 @@ use std::ops::Range;
 
 use super::doc::{At, Doc, Edits};
 use super::reply::{
-    End, Item, Read, ReplyError, custom_arguments, responses, responses_item, substitute, text_of,
+    Item, ParsedReply, ReplyEnd, ReplyError, custom_arguments, responses, responses_item,
+    substitute, text_of,
 };
 use super::sse::{self, Change, Stream};
 use super::{stray, strip};
@@ -21,9 +22,9 @@ pub(super) struct ResponsesStream {
 
 /// What the stream said about an output item before the end.
 #[derive(Debug, Default)]
-struct Told {
-    added: Option<Shown>,
-    done: Option<Shown>,
+struct StreamedItem {
+    added: Option<ItemContent>,
+    done: Option<ItemContent>,
     /// Arguments, or a text, in pieces.
     pieces: Option<String>,
     finished: Option<String>,
@@ -45,16 +46,16 @@ struct Command {
 
 /// What an item shows: a call, a text, or nothing that is held against the end.
 #[derive(Debug, PartialEq, Eq)]
-enum Shown {
+enum ItemContent {
     Call(ProposedCall),
     Text(String),
     Nothing,
 }
 
 impl ResponsesStream {
-    pub(super) fn read(text: &str) -> Result<(Self, Read), ReplyError> {
+    pub(super) fn read(text: &str) -> Result<(Self, ParsedReply), ReplyError> {
         let stream = Stream::read(text)?;
-        let mut told: BTreeMap<usize, Told> = BTreeMap::new();
+        let mut told: BTreeMap<usize, StreamedItem> = BTreeMap::new();
         let mut ids: BTreeMap<String, usize> = BTreeMap::new();
         let mut last = None;
         for (index, event) in stream.events().iter().enumerate() {
@@ -110,7 +111,7 @@ impl ResponsesStream {
         Ok((stream, parts.read))
     }
 
-    pub(super) fn write(&self, removed: &[usize], end: Option<End>) -> String {
+    pub(super) fn write(&self, removed: &[usize], end: Option<ReplyEnd>) -> String {
         let calls: BTreeSet<usize> = removed
             .iter()
             .filter_map(|call| self.places.get(*call).copied())
@@ -143,7 +144,7 @@ impl ResponsesStream {
                 && let Some(response) = doc.root().get("response")
             {
                 strip::responses(response, &mut edits, &calls, end);
-                if end == Some(End::Substitute) {
+                if end == Some(ReplyEnd::Substitute) {
                     before = substitute_item(doc, items.len() - gone.len());
                 }
             }
@@ -194,7 +195,11 @@ fn calls_in(root: At<'_>, kind: &str) -> Result<Places, ReplyError> {
     Ok((opaque, seen))
 }
 
-fn note(root: At<'_>, kind: &str, told: &mut BTreeMap<usize, Told>) -> Result<(), ReplyError> {
+fn note(
+    root: At<'_>,
+    kind: &str,
+    told: &mut BTreeMap<usize, StreamedItem>,
+) -> Result<(), ReplyError> {
     stray::check_event(root, kind)?;
     let early = root
         .get("response")
@@ -314,37 +319,38 @@ fn is_text(part: At<'_>) -> bool {
     text_of(part, "type").as_deref() == Some("output_text")
 }
 
-fn shown(item: At<'_>) -> Shown {
+fn shown(item: At<'_>) -> ItemContent {
     match responses_item(item) {
-        Item::Call(call, _) => Shown::Call(call),
-        Item::Text(text) => Shown::Text(text),
-        Item::Hosted(_) | Item::Other => Shown::Nothing,
+        Item::Call(call, _) => ItemContent::Call(call),
+        Item::Text(text) => ItemContent::Text(text),
+        Item::Hosted(_) | Item::Other => ItemContent::Nothing,
     }
 }
 
 fn as_call(item: At<'_>) -> Option<ProposedCall> {
     match shown(item) {
-        Shown::Call(call) => Some(call),
-        Shown::Text(_) | Shown::Nothing => None,
+        ItemContent::Call(call) => Some(call),
+        ItemContent::Text(_) | ItemContent::Nothing => None,
     }
 }
 
 /// Says whether an item that was begun is the one at the end. A call of a function begins without its arguments, or with all of
 /// them; the actions of other tools, and texts, may begin with a part.
-fn begins(begun: &Shown, item: At<'_>, end: &Shown) -> bool {
+fn begins(begun: &ItemContent, item: At<'_>, end: &ItemContent) -> bool {
     match (begun, end) {
-        (Shown::Call(begun), Shown::Call(end)) => {
+        (ItemContent::Call(begun), ItemContent::Call(end)) => {
             let is_same = begun.id == end.id && begun.name == end.name;
             let is_text = item.get("arguments").is_some() || item.get("input").is_some();
             let is_empty = begun.arguments.is_empty() || begun.arguments == custom_arguments("");
             is_same && (!is_text || is_empty || begun.arguments == end.arguments)
         }
-        (Shown::Text(_), Shown::Text(_)) | (Shown::Nothing, Shown::Nothing) => true,
+        (ItemContent::Text(_), ItemContent::Text(_))
+        | (ItemContent::Nothing, ItemContent::Nothing) => true,
         _ => false,
     }
 }
 
-impl Told {
+impl StreamedItem {
     /// Refuses a stream of which the pieces say something else than the whole.
     fn compare(&self, item: Option<At<'_>>) -> Result<(), ReplyError> {
         let item = item.ok_or_else(differs)?;
@@ -361,7 +367,7 @@ impl Told {
         let mut pieces = self.pieces.iter().chain(&self.finished);
         let same_pieces = pieces.all(|text| whole.as_ref() == Some(text));
         let same_text = match (&self.text, &end) {
-            (Some(text), Shown::Text(whole)) => text == whole,
+            (Some(text), ItemContent::Text(whole)) => text == whole,
             (Some(_), _) => false,
             (None, _) => true,
         };

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use super::Wire;
 use super::doc::{At, Doc, Edits};
-use super::reply::{End, substitute, text_of};
+use super::reply::{ReplyEnd, substitute, text_of};
 
 /// Returns the response without the calls at these places among its calls.
 pub(super) fn body(
@@ -12,7 +12,7 @@ pub(super) fn body(
     doc: &Doc,
     places: &[usize],
     removed: &[usize],
-    end: Option<End>,
+    end: Option<ReplyEnd>,
 ) -> String {
     let gone: BTreeSet<usize> = removed
         .iter()
@@ -27,7 +27,7 @@ pub(super) fn body(
     edits.apply(doc.text())
 }
 
-fn chat(root: At<'_>, edits: &mut Edits, gone: &BTreeSet<usize>, end: Option<End>) {
+fn chat(root: At<'_>, edits: &mut Edits, gone: &BTreeSet<usize>, end: Option<ReplyEnd>) {
     let choices = root.get("choices").and_then(At::items).unwrap_or_default();
     let Some((choice, message)) = choices
         .first()
@@ -50,7 +50,7 @@ fn chat(root: At<'_>, edits: &mut Edits, gone: &BTreeSet<usize>, end: Option<End
         Some(reason) => edits.replace(reason.place(), "\"stop\""),
         None => edits.add_member(choice, "finish_reason", "\"stop\""),
     }
-    if end == End::Substitute {
+    if end == ReplyEnd::Substitute {
         match message.member("content") {
             Some(content) => edits.replace(content.place(), substitute()),
             // A message always has a role beside its calls; were they its only member, no comma may follow.
@@ -63,7 +63,7 @@ fn chat(root: At<'_>, edits: &mut Edits, gone: &BTreeSet<usize>, end: Option<End
     }
 }
 
-fn messages(root: At<'_>, edits: &mut Edits, gone: &BTreeSet<usize>, end: Option<End>) {
+fn messages(root: At<'_>, edits: &mut Edits, gone: &BTreeSet<usize>, end: Option<ReplyEnd>) {
     let blocks = root.get("content").and_then(At::items).unwrap_or_default();
     edits.remove(&spans(&blocks), |index| gone.contains(&index));
     let Some(end) = end else {
@@ -73,7 +73,7 @@ fn messages(root: At<'_>, edits: &mut Edits, gone: &BTreeSet<usize>, end: Option
         Some(reason) => edits.replace(reason.place(), "\"end_turn\""),
         None => edits.add_member(root, "stop_reason", "\"end_turn\""),
     }
-    if end == End::Substitute
+    if end == ReplyEnd::Substitute
         && let Some(list) = root.get("content")
     {
         let comma = if gone.len() < blocks.len() { "," } else { "" };
@@ -101,7 +101,7 @@ pub(super) fn responses(
     root: At<'_>,
     edits: &mut Edits,
     calls: &BTreeSet<usize>,
-    end: Option<End>,
+    end: Option<ReplyEnd>,
 ) {
     let Some(list) = root.get("output") else {
         return;
@@ -109,7 +109,7 @@ pub(super) fn responses(
     let items = list.items().unwrap_or_default();
     let gone = with_reasoning(&items, calls);
     edits.remove(&spans(&items), |index| gone.contains(&index));
-    if end == Some(End::Substitute) {
+    if end == Some(ReplyEnd::Substitute) {
         let comma = if gone.len() < items.len() { "," } else { "" };
         let item = format!("{comma}{}", substitute_item("completed"));
         edits.insert(list.place().end - 1, item);

@@ -230,7 +230,7 @@ impl Workflow {
     }
 
     /// Returns the shared things that a call names; a value that is not there is none.
-    pub(super) fn things(&self, tool: &str, arguments: &Value) -> Vec<(String, Option<String>)> {
+    pub(super) fn resources(&self, tool: &str, arguments: &Value) -> Vec<(String, Option<String>)> {
         let shared = self.shared.iter();
         let shared = shared.filter(|shared| shared.tools.iter().any(|named| named.name == tool));
         let things = shared.map(|shared| {

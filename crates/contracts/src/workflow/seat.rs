@@ -1,6 +1,6 @@
 //! A session's seat in a workflow: what it knows of the others, and what they must hear of it.
 //!
-//! Values only. The seat holds the state of the workflow as far as it was told ([`Seat::hear`]), and collects what its own
+//! Values only. The seat holds the state of the workflow as far as it was told ([`Seat::apply_event`]), and collects what its own
 //! session did ([`Seat::news`]); whoever runs several sessions passes the news of each to the others and keeps them. Between two
 //! passes a session judges by what it knew: whoever needs more puts one writer in front, as a server does.
 
@@ -10,8 +10,8 @@ use std::sync::Arc;
 use domain::Timestamp;
 
 use super::{
-    MemberStatus, Offer, Wanted, Workflow, WorkflowEvent, WorkflowRefusal, WorkflowSnapshot,
-    WorkflowState, WorkflowView,
+    HandoffRequest, MemberStatus, Offer, Workflow, WorkflowEvent, WorkflowRefusal,
+    WorkflowSnapshot, WorkflowState, WorkflowView,
 };
 use crate::decimal::Decimal;
 use crate::event::CallKey;
@@ -62,7 +62,7 @@ impl Seat {
         workflow.check_contract(role, &rules.compiled().session().file)?;
         let began = WorkflowState::begin(&workflow, &session_id, role)?;
         let mut seat = Self::new(workflow, workflow_id, session_id, WorkflowState::default());
-        seat.tell(began)?;
+        seat.report(began)?;
         Ok(seat)
     }
 
@@ -88,7 +88,7 @@ impl Seat {
         offer.labels.sort_unstable();
         offer.labels.dedup();
         let mut seat = Self::new(workflow, workflow_id, session_id, state);
-        seat.tell(accepted)?;
+        seat.report(accepted)?;
         Ok((seat, offer))
     }
 
@@ -156,14 +156,14 @@ impl Seat {
     /// Tells the workflow that the session is over although nobody ended it.
     pub fn leave(&mut self) {
         let session_id = self.session_id.clone();
-        self.tell_own(WorkflowEvent::Ended { session_id });
+        self.report_own(WorkflowEvent::Ended { session_id });
     }
 
     /// Takes note of what another session did.
     ///
     /// # Errors
     /// It cannot have happened to this workflow.
-    pub fn hear(&mut self, event: &WorkflowEvent) -> Result<(), WorkflowRefusal> {
+    pub fn apply_event(&mut self, event: &WorkflowEvent) -> Result<(), WorkflowRefusal> {
         self.state = self.state.clone().apply(event)?;
         Ok(())
     }
@@ -202,7 +202,7 @@ impl Seat {
     pub fn offer(
         &mut self,
         parent: &State,
-        wanted: Wanted<'_>,
+        wanted: HandoffRequest<'_>,
         now: Timestamp,
     ) -> Result<Offer, WorkflowRefusal> {
         let offered = self.state.offer(&self.workflow, parent, wanted, now)?;
@@ -210,7 +210,7 @@ impl Seat {
             return Err(WorkflowRefusal::NotOpen(None));
         };
         let offer = offer.clone();
-        self.tell(offered)?;
+        self.report(offered)?;
         Ok(offer)
     }
 
@@ -227,8 +227,8 @@ impl Seat {
 
     /// Says why a call may not touch the shared things of the workflow: another session holds one, or the call does not say
     /// which one it is about.
-    pub(crate) fn thing_refused(&self, tool: &str, arguments: &Value) -> Option<&'static str> {
-        let things = self.workflow.things(tool, arguments);
+    pub(crate) fn resource_refusal(&self, tool: &str, arguments: &Value) -> Option<&'static str> {
+        let things = self.workflow.resources(tool, arguments);
         if self.names_things && things.iter().any(|(_, value)| value.is_none()) {
             return Some("resource_not_named");
         }
@@ -257,7 +257,7 @@ impl Seat {
     pub fn follow(&mut self, state: &State) {
         self.count(state);
         self.hold(state);
-        self.tell_labels(state);
+        self.report_labels(state);
         let session_id = self.session_id.clone();
         let is_open = !self.is_stopped();
         let over = match state.lifecycle() {
@@ -267,11 +267,11 @@ impl Seat {
         };
         let member = self.state.members.get(&self.session_id);
         if member.is_some_and(|member| member.status == MemberStatus::Open) {
-            self.tell_own(over);
+            self.report_own(over);
         }
     }
 
-    fn tell_labels(&mut self, state: &State) {
+    fn report_labels(&mut self, state: &State) {
         let Some(told) = &mut self.labels_told else {
             return;
         };
@@ -282,7 +282,7 @@ impl Seat {
         }
         told.extend(labels.iter().cloned());
         let session_id = self.session_id.clone();
-        self.tell_own(WorkflowEvent::Labeled { session_id, labels });
+        self.report_own(WorkflowEvent::Labeled { session_id, labels });
     }
 
     fn count(&mut self, state: &State) {
@@ -304,14 +304,14 @@ impl Seat {
             is_unknown,
             calls: self.used.calls.max(calls),
         };
-        self.tell_own(WorkflowEvent::Used {
+        self.report_own(WorkflowEvent::Used {
             cost,
             tool_calls: more,
         });
     }
 
     /// Returns what the workflow is told when a call does not hold its things any more.
-    pub fn freed_by(&self, call: &CallKey) -> Vec<WorkflowEvent> {
+    pub fn releases_of(&self, call: &CallKey) -> Vec<WorkflowEvent> {
         let things = self.holds.get(call).into_iter().flatten();
         let freed = things.map(|(resource, value)| WorkflowEvent::Freed {
             session_id: self.session_id.clone(),
@@ -327,7 +327,7 @@ impl Seat {
         for key in settled.iter().filter(|key| !open.contains(key)) {
             for (resource, value) in self.holds.remove(key).unwrap_or_default() {
                 let session_id = self.session_id.clone();
-                self.tell_own(WorkflowEvent::Freed {
+                self.report_own(WorkflowEvent::Freed {
                     session_id,
                     resource,
                     value,
@@ -341,7 +341,7 @@ impl Seat {
             let read = json::read(&call.arguments, Limits::ARGUMENTS, Numbers::Any);
             let arguments = read.unwrap_or(Value::Null);
             let taken =
-                WorkflowState::takes(&self.workflow, &self.session_id, &call.tool, &arguments);
+                WorkflowState::holds_of(&self.workflow, &self.session_id, &call.tool, &arguments);
             let things = taken.iter().filter_map(|event| match event {
                 WorkflowEvent::Took {
                     resource, value, ..
@@ -350,19 +350,19 @@ impl Seat {
             });
             self.holds.insert(key.clone(), things.collect());
             for event in taken {
-                self.tell_own(event);
+                self.report_own(event);
             }
         }
     }
 
-    fn tell(&mut self, event: WorkflowEvent) -> Result<(), WorkflowRefusal> {
-        self.hear(&event)?;
+    fn report(&mut self, event: WorkflowEvent) -> Result<(), WorkflowRefusal> {
+        self.apply_event(&event)?;
         self.news.push(event);
         Ok(())
     }
 
-    fn tell_own(&mut self, event: WorkflowEvent) {
+    fn report_own(&mut self, event: WorkflowEvent) {
         // Invariant: what a session did is possible in its workflow; using, taking and ending refuse nothing.
-        let _ = self.tell(event);
+        let _ = self.report(event);
     }
 }

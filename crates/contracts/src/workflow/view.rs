@@ -22,13 +22,13 @@ pub struct WorkflowView {
     /// The calls of all sessions.
     pub tool_calls: u64,
     /// The shared things that calls hold.
-    pub held: Vec<Held>,
+    pub held: Vec<ResourceHold>,
 }
 
 /// A shared thing that calls of a session hold.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Held {
+pub struct ResourceHold {
     /// The resource.
     pub resource: String,
     /// The value that names the thing, as JSON.
@@ -45,7 +45,7 @@ impl WorkflowState {
         let open = self.offers.values();
         let open = open.filter(|(_, status)| *status == OfferStatus::Open);
         let held = self.held.iter().flat_map(|((resource, value), holders)| {
-            holders.iter().map(|(session_id, calls)| Held {
+            holders.iter().map(|(session_id, calls)| ResourceHold {
                 resource: resource.clone(),
                 value: value.clone(),
                 session_id: session_id.clone(),

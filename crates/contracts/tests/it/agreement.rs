@@ -4,10 +4,10 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use contracts::{
-    Answer, Answers, AttemptCost, Begin, CallKey, Event, Executors, FinishReason, Gate, Judgement,
-    Mode, Occasion, OfferedTool, Options, Outcome, Permission, PreCheck, Price, ProposedCall,
-    Request, Response, Rules, SeenOutput, Settlement, Source, State, Status, ToolChoice, compile,
-    json, judge, narrow, precheck, settle, settled,
+    Answer, Answers, AttemptCost, CallKey, Event, Executors, FinishReason, Gate, JudgeContext,
+    Judgement, Mode, OfferedTool, Options, Outcome, Permission, PreCheck, Price, ProposedCall,
+    Request, Response, Rules, SessionStart, Settlement, ShownOutput, Source, State, Status,
+    ToolChoice, compile, json, judge, narrow, precheck, settle, settled,
 };
 use fastrand::Rng;
 use serde_json::{Value as Json, json};
@@ -89,7 +89,7 @@ impl Pair {
             cache_write: None,
         };
         options.prices.set("openai/m", price);
-        let begin = Begin {
+        let begin = SessionStart {
             session_id: "s".to_owned(),
             agent: None,
             at: at(0),
@@ -296,7 +296,7 @@ impl Pair {
         words: &BTreeMap<String, String>,
         answers: &Answers,
     ) -> (Vec<OVerdict>, Judgement) {
-        let occasion = Occasion {
+        let occasion = JudgeContext {
             request: &self.request,
             now: at(self.now),
             proposal,
@@ -352,8 +352,8 @@ impl Pair {
             self.apply(Event::Asked {
                 at: at(self.now),
                 proposal: name.clone(),
-                asked: judgement.asked().count() as u64,
-                calls: judgement.standing(),
+                asked: judgement.needing_approval().count() as u64,
+                calls: judgement.standing_calls(),
             });
             self.oracle.ask(self.now, &name, &oracle, &verdicts);
             self.waiting.push((name, oracle, response));
@@ -461,7 +461,7 @@ impl Pair {
             outputs.push((id, generate::output(rng)));
         }
         let before = self.state().state_version();
-        let seen = outputs.iter().map(|(id, output)| SeenOutput {
+        let seen = outputs.iter().map(|(id, output)| ShownOutput {
             call_id: id.clone(),
             text: output.to_string(),
         });

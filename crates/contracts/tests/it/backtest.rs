@@ -2,7 +2,9 @@
 
 use std::sync::Arc;
 
-use contracts::backtest::{Backtested, CallVerdict, Change, Then, Told, Verdicts, backtest};
+use contracts::backtest::{
+    Backtested, CallVerdict, Change, RecordEntry, RecordedOutcome, Verdicts, backtest,
+};
 use contracts::{
     BlockReason, Decimal, Executors, FinishReason, OfferedTool, Options, ProposedCall, Response,
     Rules, Source, compile,
@@ -17,17 +19,17 @@ fn rules() -> Rules {
     Rules::new(Arc::new(compiled), options).unwrap()
 }
 
-fn offered() -> Told {
-    Told::Offered(TOOLS.iter().map(|tool| OfferedTool::named(tool)).collect())
+fn offered() -> RecordEntry {
+    RecordEntry::Offered(TOOLS.iter().map(|tool| OfferedTool::named(tool)).collect())
 }
 
-fn answered(seconds: i64, calls: &[(&str, &str, &str)]) -> Told {
+fn answered(seconds: i64, calls: &[(&str, &str, &str)]) -> RecordEntry {
     let calls = calls.iter().map(|(id, name, arguments)| ProposedCall {
         id: (*id).to_owned(),
         name: (*name).to_owned(),
         arguments: (*arguments).to_owned(),
     });
-    Told::Answered {
+    RecordEntry::Answered {
         at: at(seconds),
         response: Response {
             finish_reason: FinishReason::ToolCalls,
@@ -40,9 +42,9 @@ fn answered(seconds: i64, calls: &[(&str, &str, &str)]) -> Told {
     }
 }
 
-fn costing(told: Told, dollars: &str) -> Told {
+fn costing(told: RecordEntry, dollars: &str) -> RecordEntry {
     match told {
-        Told::Answered { at, response, .. } => Told::Answered {
+        RecordEntry::Answered { at, response, .. } => RecordEntry::Answered {
             at,
             response,
             cost: Some(Decimal::parse(dollars).unwrap()),
@@ -53,8 +55,8 @@ fn costing(told: Told, dollars: &str) -> Told {
     }
 }
 
-fn ended(id: &str, ok: bool, output: &str) -> Told {
-    Told::Ended {
+fn ended(id: &str, ok: bool, output: &str) -> RecordEntry {
+    RecordEntry::Ended {
         call_id: id.to_owned(),
         ok: Some(ok),
         output: Some(output.to_owned()),
@@ -62,7 +64,7 @@ fn ended(id: &str, ok: bool, output: &str) -> Told {
     }
 }
 
-fn verdicts(told: &[Told]) -> Verdicts {
+fn verdicts(told: &[RecordEntry]) -> Verdicts {
     backtest(&rules(), at(0), told)
 }
 
@@ -145,7 +147,7 @@ fn a_failed_call_satisfies_nothing() {
 #[test]
 fn what_the_record_does_not_hold_is_never_allowed() {
     let a = r#"{"order_id":"A"}"#;
-    let gap = Told::Gap {
+    let gap = RecordEntry::Gap {
         what: "an answer of the model".to_owned(),
     };
     let found = verdicts(&[
@@ -176,7 +178,7 @@ fn what_the_record_does_not_hold_is_never_allowed() {
     options.executors = Executors::All;
     let rules = Rules::new(Arc::new(compiled), options).unwrap();
     let told = [
-        Told::Offered(vec![OfferedTool::named("a")]),
+        RecordEntry::Offered(vec![OfferedTool::named("a")]),
         answered(1, &[("c1", "a", "{}")]),
     ];
     assert_eq!(words(&backtest(&rules, at(0), &told)), [unknown]);
@@ -203,7 +205,7 @@ fn people_who_would_have_been_asked_and_limits_are_told() {
     let mut options = contracts::Options::new("s1");
     options.executors = Executors::All;
     let rules = Rules::new(Arc::new(compiled), options).unwrap();
-    let offer = Told::Offered(vec![OfferedTool::named("a")]);
+    let offer = RecordEntry::Offered(vec![OfferedTool::named("a")]);
     let found = backtest(
         &rules,
         at(0),
@@ -234,7 +236,7 @@ fn a_recorded_cost_is_judged_and_one_that_is_not_recorded_is_not() {
     let mut options = Options::new("backtest");
     options.executors = Executors::All;
     let rules = Rules::new(Arc::new(compiled), options).unwrap();
-    let offered = Told::Offered(vec![OfferedTool::named("t")]);
+    let offered = RecordEntry::Offered(vec![OfferedTool::named("t")]);
     let turn = |seconds: i64, id: &str| answered(seconds, &[(id, "t", "{}")]);
     let told = [
         offered.clone(),
@@ -268,8 +270,8 @@ fn a_recorded_cost_is_judged_and_one_that_is_not_recorded_is_not() {
     assert_eq!(unknown, [(None, Backtested::NotJudgeable, why)]);
 }
 
-fn judged(refused: &[&str], whole: bool) -> Told {
-    Told::Judged {
+fn judged(refused: &[&str], whole: bool) -> RecordEntry {
+    RecordEntry::Judged {
         at: None,
         refused: refused.iter().map(ToString::to_string).collect(),
         whole,
@@ -277,8 +279,8 @@ fn judged(refused: &[&str], whole: bool) -> Told {
     }
 }
 
-fn asked(calls: &[&str]) -> Told {
-    Told::Asked {
+fn asked(calls: &[&str]) -> RecordEntry {
+    RecordEntry::Asked {
         calls: calls.iter().map(ToString::to_string).collect(),
         count: calls.len() as u64,
         proposal: None,
@@ -286,7 +288,7 @@ fn asked(calls: &[&str]) -> Told {
 }
 
 /// What became of the calls then, and how that differs, without what is said about requests.
-fn changes(verdicts: &Verdicts) -> Vec<(Then, Change)> {
+fn changes(verdicts: &Verdicts) -> Vec<(RecordedOutcome, Change)> {
     let calls = verdicts.calls.iter().filter(|call| call.tool.is_some());
     calls.map(|call| (call.then, call.change)).collect()
 }
@@ -312,8 +314,8 @@ fn what_was_refused_then_and_is_refused_now_is_as_before() {
         ended("c3", true, "{}"),
     ]);
     let (refused, made) = (
-        (Then::Refused, Change::AsBefore),
-        (Then::Made, Change::AsBefore),
+        (RecordedOutcome::Refused, Change::AsBefore),
+        (RecordedOutcome::Made, Change::AsBefore),
     );
     assert_eq!(
         changes(&found),
@@ -349,7 +351,7 @@ fn what_was_refused_did_not_happen() {
     assert_eq!(words(&found), [Backtested::Allowed; 3], "{found:?}");
     assert_eq!(
         changes(&found)[1],
-        (Then::Refused, Change::Loosened),
+        (RecordedOutcome::Refused, Change::Loosened),
         "nothing stands against it now"
     );
     let found = verdicts(&told(false));
@@ -365,7 +367,7 @@ fn what_was_refused_did_not_happen() {
 fn questions_then_and_now_are_compared() {
     let (a, large) = (r#"{"order_id":"A"}"#, payment("A", 20000));
     let accepted = ACCEPTED.replace("12000", "20000");
-    let told = |end: Vec<Told>| {
+    let told = |end: Vec<RecordEntry>| {
         let mut told = vec![
             offered(),
             answered(1, &[("c1", "find_order", a)]),
@@ -377,34 +379,34 @@ fn questions_then_and_now_are_compared() {
         told.extend(end);
         told
     };
-    let last = |end: Vec<Told>| changes(&verdicts(&told(end)))[2];
+    let last = |end: Vec<RecordEntry>| changes(&verdicts(&told(end)))[2];
     assert_eq!(
         last(vec![ended("c3", true, "{}")]),
-        (Then::Made, Change::NowAsked)
+        (RecordedOutcome::Made, Change::NowAsked)
     );
     assert_eq!(
         last(vec![asked(&["c3"]), judged(&[], false)]),
-        (Then::Asked, Change::AsBefore)
+        (RecordedOutcome::Asked, Change::AsBefore)
     );
     assert_eq!(
         last(vec![asked(&["c3"]), judged(&["c3"], true)]),
-        (Then::Refused, Change::AsBefore),
+        (RecordedOutcome::Refused, Change::AsBefore),
         "somebody said no, and is asked again"
     );
     assert_eq!(
         last(vec![judged(&["c3"], true)]),
-        (Then::Refused, Change::Loosened),
+        (RecordedOutcome::Refused, Change::Loosened),
         "it was refused, and now somebody is asked"
     );
     // Records of an older agent say how many questions there were.
-    let counted = Told::Asked {
+    let counted = RecordEntry::Asked {
         calls: Vec::new(),
         count: 1,
         proposal: None,
     };
     assert_eq!(
         last(vec![counted, judged(&[], false)]),
-        (Then::Asked, Change::AsBefore)
+        (RecordedOutcome::Asked, Change::AsBefore)
     );
 }
 
@@ -413,7 +415,7 @@ fn calls_of_earlier_answers_may_end_while_people_are_asked() {
     let (a, large) = (r#"{"order_id":"A"}"#, payment("A", 20000));
     let accepted = ACCEPTED.replace("12000", "20000");
     let note = r#"{"order_id":"A","text":"x"}"#;
-    let told = |end: Vec<Told>| {
+    let told = |end: Vec<RecordEntry>| {
         let mut told = vec![
             offered(),
             answered(1, &[("c1", "find_order", a)]),
@@ -434,7 +436,7 @@ fn calls_of_earlier_answers_may_end_while_people_are_asked() {
     assert_eq!(found.gaps, Vec::<String>::new());
     assert_eq!(
         changes(&found)[3],
-        (Then::Refused, Change::AsBefore),
+        (RecordedOutcome::Refused, Change::AsBefore),
         "{found:?}"
     );
     // Another answer came before anybody said what became of this one: nothing more is said.
@@ -454,7 +456,7 @@ fn questions_that_were_asked_count_toward_their_limit() {
     options.executors = Executors::All;
     options.answers_checkpoints = true;
     let rules = Rules::new(Arc::new(compiled), options).unwrap();
-    let mut told = vec![Told::Offered(vec![OfferedTool::named("pay")])];
+    let mut told = vec![RecordEntry::Offered(vec![OfferedTool::named("pay")])];
     for turn in 0..11 {
         let id = format!("c{turn}");
         told.push(answered(turn, &[(&id, "pay", "{}")]));
@@ -479,7 +481,7 @@ fn questions_that_were_asked_count_toward_their_limit() {
 #[test]
 fn a_call_that_the_agent_was_not_let_make_is_no_difference_when_blocked() {
     let pay = payment("A", 12000);
-    let denied = || Told::Denied {
+    let denied = || RecordEntry::Denied {
         call_id: "c1".to_owned(),
     };
     for end in [vec![denied()], vec![judged(&[], false), denied()]] {
@@ -488,7 +490,7 @@ fn a_call_that_the_agent_was_not_let_make_is_no_difference_when_blocked() {
         let found = verdicts(&told);
         assert_eq!(
             changes(&found),
-            [(Then::Refused, Change::AsBefore)],
+            [(RecordedOutcome::Refused, Change::AsBefore)],
             "{found:?}"
         );
     }
@@ -504,10 +506,10 @@ fn what_was_stripped_did_not_happen_and_the_rest_did() {
         ended("c1", true, "{}"),
         answered(2, &[("c2", "assess_return", a)]),
     ]);
-    let made = (Then::Made, Change::AsBefore);
+    let made = (RecordedOutcome::Made, Change::AsBefore);
     assert_eq!(
         changes(&found),
-        [(Then::Refused, Change::AsBefore), made, made],
+        [(RecordedOutcome::Refused, Change::AsBefore), made, made],
         "{found:?}"
     );
 }
@@ -524,7 +526,7 @@ fn a_breaker_that_would_have_ended_the_run_is_told() {
     let mut options = Options::new("s");
     options.executors = Executors::All;
     let rules = Rules::new(Arc::new(compiled), options).unwrap();
-    let mut told = vec![Told::Offered(vec![OfferedTool::named("pay")])];
+    let mut told = vec![RecordEntry::Offered(vec![OfferedTool::named("pay")])];
     for (turn, id) in ["a", "b", "c"].into_iter().enumerate() {
         told.push(answered(turn as i64, &[(id, "pay", "{}")]));
         told.push(judged(&[id], true));
@@ -556,22 +558,22 @@ fn what_was_refused_takes_no_room_when_people_have_consented_to_the_rest() {
     let rules = Rules::new(Arc::new(compiled), options).unwrap();
     let six = r#"{"n":6}"#;
     let told = [
-        Told::Offered(["p", "q"].map(OfferedTool::named).to_vec()),
-        Told::Filtered {
+        RecordEntry::Offered(["p", "q"].map(OfferedTool::named).to_vec()),
+        RecordEntry::Filtered {
             tools: Some(vec!["p".to_owned()]),
         },
         answered(1, &[("a", "q", six), ("b", "p", six)]),
         asked(&["b"]),
         // What stood against the first call is gone before somebody answers.
-        Told::Filtered { tools: None },
+        RecordEntry::Filtered { tools: None },
         judged(&["a"], false),
     ];
     let found = backtest(&rules, at(0), &told);
     assert_eq!(
         changes(&found),
         [
-            (Then::Refused, Change::AsBefore),
-            (Then::Asked, Change::AsBefore)
+            (RecordedOutcome::Refused, Change::AsBefore),
+            (RecordedOutcome::Asked, Change::AsBefore)
         ],
         "{found:?}"
     );
@@ -594,8 +596,8 @@ fn what_nobody_executed_in_time_takes_no_room_when_people_have_consented() {
     options.executors = Executors::All;
     options.answers_checkpoints = true;
     let rules = Rules::new(Arc::new(compiled), options).unwrap();
-    let named = |told: Told, name: &str| match told {
-        Told::Answered { at, response, .. } => Told::Answered {
+    let named = |told: RecordEntry, name: &str| match told {
+        RecordEntry::Answered { at, response, .. } => RecordEntry::Answered {
             at,
             response,
             cost: None,
@@ -604,7 +606,7 @@ fn what_nobody_executed_in_time_takes_no_room_when_people_have_consented() {
         },
         other => other,
     };
-    let settled = |seconds: i64, name: &str| Told::Judged {
+    let settled = |seconds: i64, name: &str| RecordEntry::Judged {
         at: Some(at(seconds)),
         refused: Vec::new(),
         whole: false,
@@ -612,9 +614,9 @@ fn what_nobody_executed_in_time_takes_no_room_when_people_have_consented() {
     };
     for (seconds, change) in [(700, Change::AsBefore), (60, Change::Stopped)] {
         let told = [
-            Told::Offered(["ask", "stop"].map(OfferedTool::named).to_vec()),
+            RecordEntry::Offered(["ask", "stop"].map(OfferedTool::named).to_vec()),
             named(answered(1, &[("a", "ask", "{}")]), "p1"),
-            Told::Asked {
+            RecordEntry::Asked {
                 calls: vec!["a".to_owned()],
                 count: 1,
                 proposal: Some("p1".to_owned()),

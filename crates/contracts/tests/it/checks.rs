@@ -1,7 +1,7 @@
 //! The numbered checks, one by one: what fails them, what does not, and the word they yield.
 
 use contracts::{
-    Answers, Event, ExecutionCheck, FinishReason, OfferedTool, Outcome, Response, SeenOutput,
+    Answers, Event, ExecutionCheck, FinishReason, OfferedTool, Outcome, Response, ShownOutput,
     Status, check_execution, compile,
 };
 
@@ -216,7 +216,7 @@ fn v7_the_latest_prior_call_decides() {
                 - 1
         );
         desk.apply(Event::OutputsSeen {
-            outputs: vec![SeenOutput {
+            outputs: vec![ShownOutput {
                 call_id: id,
                 text: output.to_owned(),
             }],
@@ -328,7 +328,7 @@ fn v11_arguments_written_and_derived_from_the_schema() {
         let mut request = desk.request();
         request.tools = vec![offered.clone()];
         let answers = Answers::new();
-        let occasion = contracts::Occasion {
+        let occasion = contracts::JudgeContext {
             request: &request,
             now: at(0),
             proposal: None,
@@ -395,7 +395,7 @@ fn v12_an_output_that_is_not_known_yet_clears_the_slot_it_will_set() {
     let next = &desk.response(&[("set", "")]).calls[0].id[5..];
     let call_id = format!("call_{}", next.parse::<u64>().unwrap() - 1);
     desk.apply(Event::OutputsSeen {
-        outputs: vec![SeenOutput {
+        outputs: vec![ShownOutput {
             call_id,
             text: r#"{"id":1}"#.to_owned(),
         }],
@@ -699,7 +699,7 @@ fn v11_a_schema_says_what_of_it_is_not_checked_and_what_is_wrong() {
     let unchecked = "tool: note\nside_effect: write\nschema_derived: false\n";
     let compiled = compile(&[source("pay", contract), source("note", unchecked)], None).unwrap();
     let form = |schema: &str| {
-        let patterns = &mut contracts::Room::recorded();
+        let patterns = &mut contracts::PatternBudget::recorded();
         compiled
             .schema_form("pay", &value(schema), patterns)
             .unwrap()
@@ -711,7 +711,11 @@ fn v11_a_schema_says_what_of_it_is_not_checked_and_what_is_wrong() {
     };
     assert!(
         compiled
-            .schema_form("note", &value("[]"), &mut contracts::Room::recorded())
+            .schema_form(
+                "note",
+                &value("[]"),
+                &mut contracts::PatternBudget::recorded()
+            )
             .is_none()
     );
     for understood in [

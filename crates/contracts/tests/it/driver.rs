@@ -2,7 +2,9 @@
 
 use std::sync::Arc;
 
-use contracts::driver::{Control, DriveError, Driver, Ended, Failed, Judged, Label};
+use contracts::driver::{
+    AttemptFailure, Control, DriveError, Driver, ExecutionEnd, JudgedResponse, Label,
+};
 use contracts::wire::Wire;
 use contracts::{
     Action, ApprovalResponse, BlockReason, Event, Feedback, Gate, Mode, NarrowReason, Options,
@@ -10,7 +12,10 @@ use contracts::{
 };
 use serde_json::{Value, json};
 
-use crate::support::{ACCEPTED, TOOLS, at, desk_files, desk_options, file, payment, source};
+use crate::support::{
+    ACCEPTED, TOOLS, at, chat_request, chat_response, desk_files, desk_options, file, payment,
+    source,
+};
 
 fn desk(change: impl FnOnce(&mut Options)) -> Driver {
     let compiled = compile(&desk_files(), Some(&file("session"))).unwrap();
@@ -34,44 +39,30 @@ fn plain(session: &str, change: impl FnOnce(&mut Options)) -> Driver {
     Driver::open(Rules::new(Arc::new(compiled), options).unwrap(), at(0)).unwrap()
 }
 
-fn body(tools: &[&str]) -> Vec<u8> {
-    let tools: Vec<Value> = tools
-        .iter()
-        .map(|name| json!({"type":"function","function":{"name":name,"parameters":{}}}))
-        .collect();
-    json!({"model":"gpt-test","messages":[{"role":"user","content":"hi"}],"tools":tools})
-        .to_string()
-        .into_bytes()
-}
-
-fn respond(calls: &[(&str, &str, &str)]) -> Vec<u8> {
-    let calls: Vec<Value> = calls
-        .iter()
-        .map(|(id, name, arguments)| json!({"id":id,"type":"function","function":{"name":name,"arguments":arguments}}))
-        .collect();
-    json!({"id":"r","choices":[{"index":0,"message":{"role":"assistant","content":null,"tool_calls":calls},"finish_reason":"tool_calls"}],"usage":{"prompt_tokens":1000,"completion_tokens":10}})
-        .to_string()
-        .into_bytes()
-}
-
 /// One request and its response.
-fn turn(driver: &mut Driver, seconds: i64, calls: &[(&str, &str, &str)]) -> Judged {
+fn turn(driver: &mut Driver, seconds: i64, calls: &[(&str, &str, &str)]) -> JudgedResponse {
     let planned = driver
-        .plan(Wire::OpenAiChat, &body(&TOOLS), at(seconds))
+        .plan(Wire::OpenAiChat, &chat_request(&TOOLS), at(seconds))
         .unwrap();
     driver
-        .judge(planned.attempt, &respond(calls), false, at(seconds))
+        .judge(planned.attempt, &chat_response(calls), false, at(seconds))
         .unwrap()
 }
 
 fn run(driver: &mut Driver, seconds: i64, (id, tool, arguments): (&str, &str, &str), output: &str) {
     let judged = turn(driver, seconds, &[(id, tool, arguments)]);
-    assert!(matches!(judged, Judged::Released { .. }), "{judged:?}");
+    assert!(
+        matches!(judged, JudgedResponse::Released { .. }),
+        "{judged:?}"
+    );
     let ticket = driver
         .execute(tool, arguments, Some(id), at(seconds))
         .unwrap();
     driver
-        .settle(ticket.ticket, Ended::Success(Some(output.to_owned())))
+        .settle(
+            ticket.ticket,
+            ExecutionEnd::Success(Some(output.to_owned())),
+        )
         .unwrap();
 }
 
@@ -97,7 +88,9 @@ fn assessed(change: impl FnOnce(&mut Options)) -> Driver {
 #[test]
 fn tools_that_cannot_be_called_are_not_sent() {
     let mut driver = desk(|_| {});
-    let planned = driver.plan(Wire::OpenAiChat, &body(&TOOLS), at(1)).unwrap();
+    let planned = driver
+        .plan(Wire::OpenAiChat, &chat_request(&TOOLS), at(1))
+        .unwrap();
     let sent: Value = serde_json::from_slice(&planned.body).unwrap();
     let names: Vec<&str> = sent["tools"]
         .as_array()
@@ -125,7 +118,9 @@ fn tools_that_cannot_be_called_are_not_sent() {
 fn a_call_that_is_proposed_anyway_is_blocked_on_the_bytes() {
     let mut driver = desk(|_| {});
     let arguments = payment("A", 9000);
-    let Judged::Rejected(decision) = turn(&mut driver, 1, &[("c1", "pay_back", &arguments)]) else {
+    let JudgedResponse::Rejected(decision) =
+        turn(&mut driver, 1, &[("c1", "pay_back", &arguments)])
+    else {
         panic!("rejected");
     };
     assert_eq!(decision.reason, Some(BlockReason::IllegalPhaseTransition));
@@ -142,7 +137,8 @@ fn r13_arguments_that_a_parser_would_change_are_blocked() {
         r#"{"order_id":"A","amount_cents":12000"#,
     ] {
         let mut driver = assessed(|_| {});
-        let Judged::Rejected(decision) = turn(&mut driver, 3, &[("c3", "pay_back", arguments)])
+        let JudgedResponse::Rejected(decision) =
+            turn(&mut driver, 3, &[("c3", "pay_back", arguments)])
         else {
             panic!("{arguments}");
         };
@@ -158,10 +154,10 @@ fn r13_arguments_that_a_parser_would_change_are_blocked() {
 fn stripped_responses_keep_what_is_allowed() {
     let mut driver = plain("", |options| options.gate = Gate::StripPartial);
     let planned = driver
-        .plan(Wire::OpenAiChat, &body(&["a", "b"]), at(1))
+        .plan(Wire::OpenAiChat, &chat_request(&["a", "b"]), at(1))
         .unwrap();
-    let both = respond(&[("c1", "a", "{}"), ("c2", "b", "{}")]);
-    let Judged::Released {
+    let both = chat_response(&[("c1", "a", "{}"), ("c2", "b", "{}")]);
+    let JudgedResponse::Released {
         body: released,
         decision,
     } = driver.judge(planned.attempt, &both, false, at(1)).unwrap()
@@ -178,11 +174,13 @@ fn stripped_responses_keep_what_is_allowed() {
     assert_eq!(driver.state().total_tool_calls, 1);
 
     let mut driver = plain("", |options| options.gate = Gate::StripBlocked);
-    let planned = driver.plan(Wire::OpenAiChat, &body(&["b"]), at(1)).unwrap();
-    let Judged::Released { body: released, .. } = driver
+    let planned = driver
+        .plan(Wire::OpenAiChat, &chat_request(&["b"]), at(1))
+        .unwrap();
+    let JudgedResponse::Released { body: released, .. } = driver
         .judge(
             planned.attempt,
-            &respond(&[("c2", "b", "{}")]),
+            &chat_response(&[("c2", "b", "{}")]),
             false,
             at(1),
         )
@@ -222,7 +220,7 @@ fn people_are_asked_between_two_calls() {
             big,
         );
         let judged = turn(&mut driver, 3, &[("c3", "pay_back", &payment("A", 20000))]);
-        let Judged::Asked(question) = judged else {
+        let JudgedResponse::Asked(question) = judged else {
             panic!("{judged:?}")
         };
         (driver, question)
@@ -230,13 +228,18 @@ fn people_are_asked_between_two_calls() {
     let (mut driver, question) = start();
     assert_eq!(question.arguments["amount_cents"], 20000);
     // While a person thinks, the room is taken: the same tool cannot be called again.
-    let planned = driver.plan(Wire::OpenAiChat, &body(&TOOLS), at(4)).unwrap();
+    let planned = driver
+        .plan(Wire::OpenAiChat, &chat_request(&TOOLS), at(4))
+        .unwrap();
     assert!(planned.narrowing.removed("pay_back").is_some());
     let answer = approve(&question.checkpoint_id, "ann");
     let judged = driver
         .answer(&question.checkpoint_id, Some(&answer), at(5))
         .unwrap();
-    assert!(matches!(judged, Judged::Released { .. }), "{judged:?}");
+    assert!(
+        matches!(judged, JudgedResponse::Released { .. }),
+        "{judged:?}"
+    );
     assert_eq!(
         driver.answer(&question.checkpoint_id, Some(&answer), at(6)),
         Err(DriveError::Unknown)
@@ -250,7 +253,7 @@ fn people_are_asked_between_two_calls() {
     let judged = driver
         .answer(&question.checkpoint_id, Some(&answer), at(5))
         .unwrap();
-    let Judged::Rejected(decision) = judged else {
+    let JudgedResponse::Rejected(decision) = judged else {
         panic!("{judged:?}")
     };
     assert_eq!(decision.reason, Some(BlockReason::LabelGate));
@@ -259,7 +262,7 @@ fn people_are_asked_between_two_calls() {
     let judged = driver
         .answer(&question.checkpoint_id, None, at(700))
         .unwrap();
-    let Judged::Rejected(decision) = judged else {
+    let JudgedResponse::Rejected(decision) = judged else {
         panic!("{judged:?}")
     };
     assert_eq!(decision.reason, Some(BlockReason::CheckpointTimeout));
@@ -279,7 +282,11 @@ fn people_are_asked_between_two_calls() {
     assert!(matches!(killed, Err(DriveError::Killed { .. })));
 
     // The call fails on the way: the question is closed, nothing is committed, and the room is given back.
-    for how in [Failed::Aborted, Failed::Provider, Failed::Fault] {
+    for how in [
+        AttemptFailure::Aborted,
+        AttemptFailure::Provider,
+        AttemptFailure::Fault,
+    ] {
         let (mut driver, question) = start();
         let before = driver.state().state_version;
         driver.failed(3, how, at(4)).unwrap();
@@ -301,12 +308,14 @@ fn a_retry_sends_the_narrowed_request_again() {
         options.retries_max = 1;
         options.feedback = Feedback::Inject;
     });
-    let planned = driver.plan(Wire::OpenAiChat, &body(&TOOLS), at(1)).unwrap();
+    let planned = driver
+        .plan(Wire::OpenAiChat, &chat_request(&TOOLS), at(1))
+        .unwrap();
     let sent: Value = serde_json::from_slice(&planned.body).unwrap();
     assert_eq!(sent["messages"][0]["role"], "system");
-    let wrong = respond(&[("c1", "find_order", "{")]);
+    let wrong = chat_response(&[("c1", "find_order", "{")]);
     let judged = driver.judge(planned.attempt, &wrong, false, at(2)).unwrap();
-    let Judged::Retried { body, decision } = judged else {
+    let JudgedResponse::Retried { body, decision } = judged else {
         panic!("{judged:?}")
     };
     assert_eq!(decision.action, Action::Retried);
@@ -314,9 +323,9 @@ fn a_retry_sends_the_narrowed_request_again() {
     let told = again["messages"][0]["content"].as_str().unwrap();
     assert!(told.ends_with("These tools are not available now: find_order (response_format_invalid). Do not call them."), "{told}");
     assert_eq!(again["messages"].as_array().unwrap().len(), 2);
-    let right = respond(&[("c2", "find_order", r#"{"order_id":"A"}"#)]);
+    let right = chat_response(&[("c2", "find_order", r#"{"order_id":"A"}"#)]);
     let judged = driver.judge(planned.attempt, &right, false, at(3)).unwrap();
-    assert!(matches!(judged, Judged::Released { .. }));
+    assert!(matches!(judged, JudgedResponse::Released { .. }));
     assert_eq!(driver.state().attempt_count, 2);
 }
 
@@ -325,8 +334,11 @@ fn a_response_that_cannot_be_read_as_one_thing_is_blocked_whole() {
     let odd = br#"{"choices":[{"message":{"content":"a","content":"b"},"finish_reason":"stop"}]}"#;
     for gate in [Gate::RejectAll, Gate::StripBlocked] {
         let mut driver = plain("", |options| options.gate = gate);
-        let planned = driver.plan(Wire::OpenAiChat, &body(&["a"]), at(1)).unwrap();
-        let Judged::Rejected(decision) = driver.judge(planned.attempt, odd, false, at(1)).unwrap()
+        let planned = driver
+            .plan(Wire::OpenAiChat, &chat_request(&["a"]), at(1))
+            .unwrap();
+        let JudgedResponse::Rejected(decision) =
+            driver.judge(planned.attempt, odd, false, at(1)).unwrap()
         else {
             panic!("rejected");
         };
@@ -336,8 +348,10 @@ fn a_response_that_cannot_be_read_as_one_thing_is_blocked_whole() {
     // Where nothing is blocked, nothing is changed.
     for mode in [Mode::Shadow, Mode::LogOnly] {
         let mut driver = plain("", |options| options.mode = mode);
-        let planned = driver.plan(Wire::OpenAiChat, &body(&["a"]), at(1)).unwrap();
-        let Judged::Released { body, .. } =
+        let planned = driver
+            .plan(Wire::OpenAiChat, &chat_request(&["a"]), at(1))
+            .unwrap();
+        let JudgedResponse::Released { body, .. } =
             driver.judge(planned.attempt, odd, false, at(1)).unwrap()
         else {
             panic!("released");
@@ -359,7 +373,9 @@ fn what_a_provider_sends_instead_of_an_answer_is_passed_on_where_nothing_is_bloc
     ] {
         let mut strict = plain("", |_| {});
         let attempt = |driver: &mut Driver| {
-            let planned = driver.plan(Wire::OpenAiChat, &body(&["a"]), at(1)).unwrap();
+            let planned = driver
+                .plan(Wire::OpenAiChat, &chat_request(&["a"]), at(1))
+                .unwrap();
             driver.judge(planned.attempt, sent.as_bytes(), is_sse, at(1))
         };
         let refused = attempt(&mut strict);
@@ -369,7 +385,7 @@ fn what_a_provider_sends_instead_of_an_answer_is_passed_on_where_nothing_is_bloc
         );
         for mode in [Mode::Shadow, Mode::LogOnly] {
             let mut driver = plain("", |options| options.mode = mode);
-            let Ok(Judged::Released { body, decision }) = attempt(&mut driver) else {
+            let Ok(JudgedResponse::Released { body, decision }) = attempt(&mut driver) else {
                 panic!("{sent}: {mode:?}");
             };
             assert_eq!(body, sent.as_bytes());
@@ -387,10 +403,12 @@ fn what_a_provider_sends_instead_of_an_answer_is_passed_on_where_nothing_is_bloc
     }
     // What has two readings would have been blocked, and the difference says so.
     let mut driver = plain("", |options| options.mode = Mode::Shadow);
-    let planned = driver.plan(Wire::OpenAiChat, &body(&["a"]), at(1)).unwrap();
+    let planned = driver
+        .plan(Wire::OpenAiChat, &chat_request(&["a"]), at(1))
+        .unwrap();
     let odd = b"[1]";
     let judged = driver.judge(planned.attempt, odd, false, at(1)).unwrap();
-    assert!(matches!(judged, Judged::Released { body, .. } if body == odd));
+    assert!(matches!(judged, JudgedResponse::Released { body, .. } if body == odd));
     let delta = driver.last_shadow_delta().unwrap();
     let [blocked] = delta.would_have_blocked.as_slice() else {
         panic!("{delta:?}");
@@ -401,11 +419,11 @@ fn what_a_provider_sends_instead_of_an_answer_is_passed_on_where_nothing_is_bloc
 #[test]
 fn shadow_changes_neither_request_nor_response() {
     let mut driver = desk(crate::support::shadow);
-    let sent = body(&TOOLS);
+    let sent = chat_request(&TOOLS);
     let planned = driver.plan(Wire::OpenAiChat, &sent, at(1)).unwrap();
     assert_eq!(planned.body, sent);
-    let response = respond(&[("c1", "pay_back", &payment("A", 9000))]);
-    let Judged::Released { body, .. } = driver
+    let response = chat_response(&[("c1", "pay_back", &payment("A", 9000))]);
+    let JudgedResponse::Released { body, .. } = driver
         .judge(planned.attempt, &response, false, at(1))
         .unwrap()
     else {
@@ -471,7 +489,7 @@ fn r18_hosted_calls_are_counted_and_never_stripped() {
     );
     let response =
         br#"{"id":"r","status":"completed","output":[{"type":"web_search_call","id":"w"}]}"#;
-    let Judged::Released { body, .. } = driver
+    let JudgedResponse::Released { body, .. } = driver
         .judge(planned.attempt, response, false, at(1))
         .unwrap()
     else {
@@ -507,22 +525,28 @@ fn outputs_in_requests_are_taken_in_once() {
 fn limits_hold_on_bytes() {
     let limit = "session_limits: { max_attempts: 1 }";
     let mut driver = plain(limit, |_| {});
-    let planned = driver.plan(Wire::OpenAiChat, &body(&["a"]), at(1)).unwrap();
-    driver
-        .failed(planned.attempt, Failed::Provider, at(1))
+    let planned = driver
+        .plan(Wire::OpenAiChat, &chat_request(&["a"]), at(1))
         .unwrap();
-    let Err(DriveError::Contract(decision)) = driver.plan(Wire::OpenAiChat, &body(&["a"]), at(2))
+    driver
+        .failed(planned.attempt, AttemptFailure::Provider, at(1))
+        .unwrap();
+    let Err(DriveError::Contract(decision)) =
+        driver.plan(Wire::OpenAiChat, &chat_request(&["a"]), at(2))
     else {
         panic!("refused");
     };
     assert_eq!(decision.detail.as_deref(), Some("max_attempts"));
     // What an abandoned request cost is not known; a limit that cannot be computed is not a limit.
     let mut driver = plain("session_limits: { max_cost_per_session: 5 }", |_| {});
-    let planned = driver.plan(Wire::OpenAiChat, &body(&["a"]), at(1)).unwrap();
-    driver
-        .failed(planned.attempt, Failed::Aborted, at(1))
+    let planned = driver
+        .plan(Wire::OpenAiChat, &chat_request(&["a"]), at(1))
         .unwrap();
-    let Err(DriveError::Contract(decision)) = driver.plan(Wire::OpenAiChat, &body(&["a"]), at(2))
+    driver
+        .failed(planned.attempt, AttemptFailure::Aborted, at(1))
+        .unwrap();
+    let Err(DriveError::Contract(decision)) =
+        driver.plan(Wire::OpenAiChat, &chat_request(&["a"]), at(2))
     else {
         panic!("refused");
     };
@@ -536,12 +560,14 @@ fn a_fault_outside_is_counted_and_the_last_one_kills() {
         options.unguarded_calls_max = 2;
     });
     for _ in 0..2 {
-        let planned = driver.plan(Wire::OpenAiChat, &body(&["a"]), at(1)).unwrap();
+        let planned = driver
+            .plan(Wire::OpenAiChat, &chat_request(&["a"]), at(1))
+            .unwrap();
         driver
-            .failed(planned.attempt, Failed::Fault, at(1))
+            .failed(planned.attempt, AttemptFailure::Fault, at(1))
             .unwrap();
     }
-    let killed = driver.plan(Wire::OpenAiChat, &body(&["a"]), at(1));
+    let killed = driver.plan(Wire::OpenAiChat, &chat_request(&["a"]), at(1));
     assert!(matches!(killed, Err(DriveError::Killed { .. })));
 }
 
@@ -557,7 +583,10 @@ fn a_stored_session_goes_on_where_it_was() {
     let mut resumed = Driver::resume(rules, at(0), &events).unwrap();
     assert_eq!(resumed.state(), driver.state());
     let judged = turn(&mut resumed, 5, &[("c3", "pay_back", &payment("A", 12000))]);
-    assert!(matches!(judged, Judged::Released { .. }), "{judged:?}");
+    assert!(
+        matches!(judged, JudgedResponse::Released { .. }),
+        "{judged:?}"
+    );
     assert_eq!(resumed.records(0).next().unwrap().seq, events.len() as u64);
 }
 
@@ -574,18 +603,24 @@ fn executions_need_an_allowed_call_with_the_same_arguments() {
     assert_eq!(decision.detail.as_deref(), Some("no_pending_call"));
     let ticket = driver.execute("pay_back", &arguments, None, at(4)).unwrap();
     assert_eq!(ticket.timeout_ms, 20_000);
-    driver.settle(ticket.ticket, Ended::Unknown).unwrap();
+    driver.settle(ticket.ticket, ExecutionEnd::Unknown).unwrap();
     assert_eq!(driver.state().current_phase.as_deref(), Some("assessed"));
     // The result comes late, and settles it.
-    driver.settle(ticket.ticket, Ended::Success(None)).unwrap();
+    driver
+        .settle(ticket.ticket, ExecutionEnd::Success(None))
+        .unwrap();
     assert_eq!(driver.state().current_phase.as_deref(), Some("paid"));
-    assert!(driver.settle(ticket.ticket, Ended::Success(None)).is_err());
+    assert!(
+        driver
+            .settle(ticket.ticket, ExecutionEnd::Success(None))
+            .is_err()
+    );
 }
 
 #[test]
 fn p6_requests_under_way_count_as_attempts() {
     let mut driver = plain("session_limits: { max_attempts: 2 }", |_| {});
-    let plan = |driver: &mut Driver| driver.plan(Wire::OpenAiChat, &body(&["a"]), at(1));
+    let plan = |driver: &mut Driver| driver.plan(Wire::OpenAiChat, &chat_request(&["a"]), at(1));
     let first = plan(&mut driver).unwrap();
     let second = plan(&mut driver).unwrap();
     // Both are with the model: a third would be one too many.
@@ -596,12 +631,15 @@ fn p6_requests_under_way_count_as_attempts() {
     assert_eq!(decision.detail.as_deref(), Some("max_attempts"));
     // One that was never sent takes no room.
     driver
-        .failed(second.attempt, Failed::Withdrawn, at(2))
+        .failed(second.attempt, AttemptFailure::Withdrawn, at(2))
         .unwrap();
     let second = plan(&mut driver).unwrap();
     for attempt in [first.attempt, second.attempt] {
-        let judged = driver.judge(attempt, &respond(&[("c", "a", "{}")]), false, at(3));
-        assert!(matches!(judged, Ok(Judged::Released { .. })), "{judged:?}");
+        let judged = driver.judge(attempt, &chat_response(&[("c", "a", "{}")]), false, at(3));
+        assert!(
+            matches!(judged, Ok(JudgedResponse::Released { .. })),
+            "{judged:?}"
+        );
     }
     assert_eq!(driver.state().attempt_count, 2);
     assert!(plan(&mut driver).is_err());
@@ -645,14 +683,14 @@ fn a_request_is_read_the_same_whatever_came_before_it() {
         }
         driver
     };
-    let call = respond(&[("c1", "a", r#"{"x":1}"#)]);
+    let call = chat_response(&[("c1", "a", r#"{"x":1}"#)]);
     let turn = |driver: &mut Driver, request: &str| {
         let planned = driver.plan(Wire::OpenAiChat, request.as_bytes(), at(1));
         let planned = planned.map_err(|error| error.to_string())?;
         let judged = driver.judge(planned.attempt, &call, false, at(1));
         let (released, reason) = match judged.map_err(|error| error.to_string())? {
-            Judged::Released { body, .. } => (Some(body), None),
-            Judged::Rejected(decision) => (None, decision.reason),
+            JudgedResponse::Released { body, .. } => (Some(body), None),
+            JudgedResponse::Rejected(decision) => (None, decision.reason),
             other => panic!("{other:?}"),
         };
         let narrowing = driver.last_narrowing().cloned();
@@ -681,8 +719,10 @@ fn a_filter_applies_to_tools_that_were_offered_before() {
     let mut driver = plain("", |_| {});
     driver.keep_nothing();
     let names = |driver: &mut Driver| {
-        let planned = driver.plan(Wire::OpenAiChat, &body(&["a"]), at(1)).unwrap();
-        let _ = driver.judge(planned.attempt, &respond(&[]), false, at(1));
+        let planned = driver
+            .plan(Wire::OpenAiChat, &chat_request(&["a"]), at(1))
+            .unwrap();
+        let _ = driver.judge(planned.attempt, &chat_response(&[]), false, at(1));
         (
             planned.narrowing.allowed.clone(),
             driver.last_narrowing().cloned(),
@@ -791,21 +831,24 @@ fn r40_a_refused_call_stays_refused_when_people_answer_about_another() {
     let mut driver = Driver::open(Rules::new(Arc::new(compiled), options).unwrap(), at(0)).unwrap();
     let order = r#"{"order":"A"}"#;
     let turn = |driver: &mut Driver, calls: &[(&str, &str, &str)]| {
-        let tools = body(&["note", "find", "pay"]);
+        let tools = chat_request(&["note", "find", "pay"]);
         let planned = driver.plan(Wire::OpenAiChat, &tools, at(1)).unwrap();
-        let judged = driver.judge(planned.attempt, &respond(calls), false, at(1));
+        let judged = driver.judge(planned.attempt, &chat_response(calls), false, at(1));
         judged.unwrap()
     };
     let asked = turn(&mut driver, &[("n", "note", "{}"), ("p", "pay", order)]);
-    let Judged::Asked(question) = asked else {
+    let JudgedResponse::Asked(question) = asked else {
         panic!("asked");
     };
     let found = turn(&mut driver, &[("f", "find", order)]);
-    assert!(matches!(found, Judged::Released { .. }), "{found:?}");
+    assert!(
+        matches!(found, JudgedResponse::Released { .. }),
+        "{found:?}"
+    );
     // By now the other call would be allowed, were it proposed again.
     let yes = approve(&question.checkpoint_id, "bea");
     let judged = driver.answer(&question.checkpoint_id, Some(&yes), at(2));
-    let Judged::Released { decision, .. } = judged.unwrap() else {
+    let JudgedResponse::Released { decision, .. } = judged.unwrap() else {
         panic!("released");
     };
     let decision = decision.unwrap();
@@ -813,5 +856,8 @@ fn r40_a_refused_call_stays_refused_when_people_answer_about_another() {
     let last = decision.calls.last().unwrap();
     assert_eq!(last.verdict, contracts::Status::Block, "{last:?}");
     let again = turn(&mut driver, &[("p2", "pay", order)]);
-    assert!(matches!(again, Judged::Released { .. }), "{again:?}");
+    assert!(
+        matches!(again, JudgedResponse::Released { .. }),
+        "{again:?}"
+    );
 }

@@ -5,69 +5,61 @@ use std::collections::VecDeque;
 use std::rc::Rc;
 use std::sync::Arc;
 
+use contracts::driver::{Control, ControlError, Diagnostic, DriveError, Driver, Label, Record};
+use contracts::wire::Wire;
 use contracts::{
-    Action, ApprovalRequest, ApprovalResponse, Decision, Event, FinishReason, Gate, HostFacts,
-    Mode, Narrowing, OfferedTool, Options, Permission, Price, ProposedCall, Request, Response,
-    Rules, SUBSTITUTE, SeenOutput, ToolChoice, Usage, compile,
+    Action, ApprovalRequest, ApprovalResponse, Decision, Event, Gate, HostFacts, Mode, Narrowing,
+    Options, Permission, Rules, SUBSTITUTE, compile,
     governed::{
-        Answered, CreateError, ExecuteError, Executed, Fault, Governed, Hooks, KillSwitch,
-        LabelError, ModelClient, Planned, ToolError,
+        CreateError, ExecuteError, ExecutorEnd, Fault, Governed, Hooks, KillSwitch, ModelAnswer,
+        ModelClient, Released, ToolError,
     },
 };
 use domain::Timestamp;
+use serde_json::{Value, json};
 
-use crate::support::{TOOLS, at, decimal, desk_files, desk_options, file, payment, source, value};
+use crate::support::{
+    TOOLS, at, chat_request, chat_response, decimal, desk_files, desk_options, file, payment,
+    price, source,
+};
 
 /// Calls with their arguments, or how the provider fails.
 type Scripted = Result<Vec<(&'static str, String)>, &'static str>;
-/// The tools that were offered, and what was said about the others.
-type Sent = (Vec<String>, Option<String>);
 
 /// What the model was sent, and what it answers.
 #[derive(Debug, Default, Clone)]
 struct Script {
     answers: Rc<RefCell<VecDeque<Scripted>>>,
-    sent: Rc<RefCell<Vec<Sent>>>,
-    usage: Option<Usage>,
+    sent: Rc<RefCell<Vec<Value>>>,
     /// Pulled while the model thinks.
     switch: Rc<RefCell<Option<KillSwitch>>>,
+    /// The record that breaks while the model thinks.
+    breaks: Rc<RefCell<Option<Rc<RefCell<bool>>>>>,
 }
 
 impl ModelClient for Script {
-    type Body = String;
     type Error = &'static str;
 
-    fn create(&mut self, planned: &Planned<'_, String>) -> Result<Answered, &'static str> {
-        assert_eq!(planned.body, "hello");
+    fn send(&mut self, _wire: Wire, body: &[u8]) -> Result<ModelAnswer, &'static str> {
         if let Some(switch) = self.switch.borrow().as_ref() {
             switch.kill();
         }
-        let names = planned.tools.iter().map(|tool| tool.name.clone()).collect();
-        self.sent
-            .borrow_mut()
-            .push((names, planned.feedback.clone()));
-        let calls = self
-            .answers
-            .borrow_mut()
-            .pop_front()
-            .expect("a scripted answer")?;
+        if let Some(broken) = self.breaks.borrow().as_ref() {
+            *broken.borrow_mut() = true;
+        }
+        let sent = serde_json::from_slice(body).unwrap();
+        self.sent.borrow_mut().push(sent);
+        let calls = self.answers.borrow_mut().pop_front();
+        let calls = calls.expect("a scripted answer")?;
         let step = self.sent.borrow().len();
-        let calls = calls
-            .into_iter()
-            .enumerate()
-            .map(|(index, (tool, arguments))| ProposedCall {
-                id: format!("c{step}_{index}"),
-                name: tool.to_owned(),
-                arguments,
-            });
-        let response = Response {
-            finish_reason: FinishReason::ToolCalls,
-            content: None,
-            calls: calls.collect(),
-        };
-        Ok(Answered {
-            response,
-            usage: self.usage,
+        let ids: Vec<String> = (0..calls.len()).map(|at| format!("c{step}_{at}")).collect();
+        let calls = ids.iter().zip(&calls);
+        let calls: Vec<_> = calls
+            .map(|(id, (tool, arguments))| (id.as_str(), *tool, arguments.as_str()))
+            .collect();
+        Ok(ModelAnswer {
+            body: chat_response(&calls),
+            is_sse: false,
         })
     }
 }
@@ -76,7 +68,6 @@ impl ModelClient for Script {
 #[derive(Debug, Default)]
 struct Outside {
     seconds: i64,
-    ids: u64,
     events: Vec<Event>,
     broken: Rc<RefCell<bool>>,
     person: Option<&'static str>,
@@ -92,16 +83,11 @@ impl Hooks for Outside {
         at(self.seconds)
     }
 
-    fn next_id(&mut self) -> String {
-        self.ids += 1;
-        format!("id{}", self.ids)
-    }
-
-    fn record(&mut self, event: &Event, _decision: Option<&Decision>) -> Result<(), Fault> {
+    fn record(&mut self, record: &Record) -> Result<(), Fault> {
         if *self.broken.borrow() {
-            return Err(Fault::new("the disk is full".to_owned()));
+            return Err(Fault("the disk is full".to_owned()));
         }
-        self.events.push(event.clone());
+        self.events.push(record.event.clone());
         Ok(())
     }
 
@@ -125,8 +111,8 @@ impl Hooks for Outside {
         self.narrowed += 1;
     }
 
-    fn diagnostic(&mut self, name: &'static str, _detail: &str) {
-        self.heard.push(name.to_owned());
+    fn diagnostic(&mut self, diagnostic: &Diagnostic) {
+        self.heard.push(diagnostic.name.to_owned());
     }
 }
 
@@ -149,26 +135,13 @@ impl World {
         let session = source("session", &format!("schema_version: \"1.0\"\n{session}"));
         let compiled = compile(&files, Some(&session)).unwrap();
         let mut options = Options::new("s");
-        let one = decimal("1");
-        let price = Price {
-            input: one,
-            output: one,
-            cache_read: None,
-            cache_write: None,
-        };
-        options.prices.set("openai/gpt-test", price);
+        options.prices.set("openai/gpt-test", price());
         change(&mut options);
         Self::start(Rules::new(Arc::new(compiled), options).unwrap(), None)
     }
 
     fn start(rules: Rules, person: Option<&'static str>) -> Self {
-        let script = Script {
-            usage: Some(Usage {
-                input: 1_000,
-                ..Usage::default()
-            }),
-            ..Script::default()
-        };
+        let script = Script::default();
         let broken = Rc::new(RefCell::new(false));
         let outside = Outside {
             person,
@@ -186,41 +159,65 @@ impl World {
     fn create(
         &mut self,
         calls: &[(&'static str, &str)],
-    ) -> Result<contracts::governed::Released, CreateError<&'static str>> {
+    ) -> Result<Released, CreateError<&'static str>> {
         let calls = calls
             .iter()
             .map(|(tool, arguments)| (*tool, (*arguments).to_owned()))
             .collect();
         self.script.answers.borrow_mut().push_back(Ok(calls));
-        self.ask(&[])
+        self.ask()
     }
 
-    fn ask(
-        &mut self,
-        outputs: &[SeenOutput],
-    ) -> Result<contracts::governed::Released, CreateError<&'static str>> {
-        let tools = TOOLS
-            .into_iter()
-            .chain(["a", "free"])
-            .map(OfferedTool::named);
-        let request = Request {
-            provider: "openai".to_owned(),
-            model: "gpt-test".to_owned(),
-            tools: tools.collect(),
-            choice: ToolChoice::Auto,
-            unsupported: None,
-            view: value("{}"),
-        };
-        self.session.create(&"hello".to_owned(), request, outputs)
+    fn ask(&mut self) -> Result<Released, CreateError<&'static str>> {
+        let tools: Vec<&str> = TOOLS.into_iter().chain(["a", "free"]).collect();
+        self.session.create(Wire::OpenAiChat, &chat_request(&tools))
     }
 
-    fn sent(&self) -> Vec<Sent> {
-        self.script.sent.borrow().clone()
+    /// The tools that were offered in a request.
+    fn offered(&self, request: usize) -> Vec<String> {
+        let sent = self.script.sent.borrow();
+        let tools = sent[request]["tools"].as_array().unwrap();
+        let name = |tool: &Value| tool["function"]["name"].as_str().unwrap().to_owned();
+        tools.iter().map(name).collect()
+    }
+
+    /// What was recorded folds to the state of the session.
+    fn check_record(&self) {
+        let driver = self.session.driver();
+        let (rules, events) = (driver.rules().clone(), &self.session.hooks().events);
+        let again = Driver::resume(rules, at(1), events).unwrap();
+        assert_eq!(again.state(), driver.state());
+    }
+
+    fn control(&mut self, control: Control) {
+        self.session.control(control).unwrap();
+    }
+
+    fn kill(&mut self, cause: &str) {
+        let cause = cause.to_owned();
+        self.control(Control::Kill { cause });
+    }
+
+    fn add_label(&mut self, label: &str) -> Result<(), ControlError> {
+        self.session.control(Control::AddLabel(Label::new(label)?))
     }
 }
 
+/// The message of a released response.
+fn message(released: &Released) -> Value {
+    let body: Value = serde_json::from_slice(&released.body).unwrap();
+    body["choices"][0].clone()
+}
+
+fn calls(released: &Released) -> Vec<String> {
+    let calls = message(released)["message"]["tool_calls"].clone();
+    let calls = calls.as_array().cloned().unwrap_or_default();
+    let name = |call: &Value| call["function"]["name"].as_str().unwrap().to_owned();
+    calls.iter().map(name).collect()
+}
+
 fn executor(output: &'static str) -> contracts::governed::Executor {
-    Box::new(move |_, _| Executed::Success(Some(output.to_owned())))
+    Box::new(move |_, _| ExecutorEnd::Success(Some(output.to_owned())))
 }
 
 #[test]
@@ -236,10 +233,10 @@ fn a_refund_goes_through_the_whole_pipeline() {
         world.session.execute(tool, None, arguments).unwrap();
     }
     // The model sees only what it may call now.
-    assert_eq!(world.sent()[0].0, ["find_order", "send_note"]);
-    assert_eq!(world.sent()[1].0, ["assess_return", "send_note"]);
+    assert_eq!(world.offered(0), ["find_order", "send_note"]);
+    assert_eq!(world.offered(1), ["assess_return", "send_note"]);
     let released = world.create(&[("pay_back", &payment("A", 20000))]).unwrap();
-    assert_eq!(released.response.calls.len(), 1);
+    assert_eq!(calls(&released).len(), 1);
     assert_eq!(world.session.hooks().asked[0].context[1].value, 20000);
     // Changed arguments are another call.
     let refused = world
@@ -253,25 +250,11 @@ fn a_refund_goes_through_the_whole_pipeline() {
         .session
         .execute("pay_back", Some("c3_0"), &payment("A", 20000))
         .unwrap();
-    let state = world.session.state();
+    let state = world.session.driver().state();
     assert_eq!(state.current_phase.as_deref(), Some("paid"));
     assert_eq!(state.checkpoint_count, 1);
-    assert_eq!(state.exact_costs.actual, decimal("0.003"));
-    // What was recorded folds to the same state.
-    let rules = compile(&desk_files(), Some(&file("session"))).unwrap();
-    let begin = contracts::Begin {
-        session_id: "s1".to_owned(),
-        agent: Some("return-desk".to_owned()),
-        at: at(1),
-        compiled: rules.digest(),
-        labels: Vec::new(),
-        slots: Default::default(),
-    };
-    let mut fold = contracts::State::begin(&rules, &begin).unwrap();
-    for event in &world.session.hooks().events {
-        fold = fold.apply(&rules, event).unwrap();
-    }
-    assert_eq!(fold.snapshot(&rules), state);
+    assert_eq!(state.exact_costs.actual, decimal("0.00306"));
+    world.check_record();
 }
 
 #[test]
@@ -293,7 +276,7 @@ fn a_person_who_says_no_or_nothing_blocks() {
                 .execute(tool, None, r#"{"order_id":"A"}"#)
                 .unwrap();
         }
-        let Err(CreateError::Contract(decision)) =
+        let Err(CreateError::Refused(DriveError::Contract(decision))) =
             world.create(&[("pay_back", &payment("A", 20000))])
         else {
             panic!("released")
@@ -314,18 +297,18 @@ fn r12_retries_ask_again_and_each_block_is_heard() {
         .answers
         .borrow_mut()
         .extend([call("free"), call("a")]);
-    let released = world.ask(&[]).unwrap();
-    assert_eq!(released.response.calls[0].name, "a");
+    let released = world.ask().unwrap();
+    assert_eq!(calls(&released), ["a"]);
     assert_eq!(world.session.hooks().blocked, [Action::Retried]);
     assert_eq!(world.session.hooks().narrowed, 1);
-    let told = world.sent()[1].1.clone().unwrap();
+    let told = world.script.sent.borrow()[1]["messages"][0].to_string();
     assert!(
-        told.ends_with(
+        told.contains(
             "These tools are not available now: free (unmatched_tool_blocked). Do not call them."
         ),
         "{told}"
     );
-    let state = world.session.state();
+    let state = world.session.driver().state();
     assert_eq!(
         (
             state.attempt_count,
@@ -339,7 +322,7 @@ fn r12_retries_ask_again_and_each_block_is_heard() {
         .answers
         .borrow_mut()
         .extend([call("free"), call("free")]);
-    let Err(CreateError::Contract(decision)) = world.ask(&[]) else {
+    let Err(CreateError::Refused(DriveError::Contract(decision))) = world.ask() else {
         panic!("released")
     };
     assert_eq!(decision.action, Action::Rejected);
@@ -349,18 +332,21 @@ fn r12_retries_ask_again_and_each_block_is_heard() {
 fn strip_blocked_never_raises_and_substitutes_one_sentence() {
     let mut world = World::plain("", |options| options.gate = Gate::StripBlocked);
     let released = world.create(&[("free", "{}")]).unwrap();
-    assert_eq!(released.response.content.as_deref(), Some(SUBSTITUTE));
-    assert_eq!(released.response.finish_reason, FinishReason::Stop);
-    assert!(released.response.calls.is_empty());
+    assert_eq!(message(&released)["message"]["content"], SUBSTITUTE);
+    assert_eq!(message(&released)["finish_reason"], "stop");
+    assert!(calls(&released).is_empty());
     let released = world.create(&[("free", "{}"), ("a", "{}")]).unwrap();
-    assert_eq!(released.response.calls.len(), 1);
-    assert_eq!(released.response.content, None);
+    assert_eq!(calls(&released).len(), 1);
+    assert_eq!(message(&released)["message"]["content"], Value::Null);
     // Pre-check refusals raise under every gate.
     let mut limited = World::plain("session_limits: { max_attempts: 1 }", |options| {
         options.gate = Gate::StripBlocked
     });
     limited.create(&[("a", "{}")]).unwrap();
-    assert!(matches!(limited.ask(&[]), Err(CreateError::Contract(_))));
+    assert!(matches!(
+        limited.ask(),
+        Err(CreateError::Refused(DriveError::Contract(_)))
+    ));
 }
 
 #[test]
@@ -372,7 +358,7 @@ fn faults_stop_the_call_or_are_counted_until_the_session_is_killed() {
         world.create(&[("a", "{}")]),
         Err(CreateError::Fault(_))
     ));
-    assert_eq!(world.session.state().total_step_count, 1);
+    assert_eq!(world.session.driver().state().total_step_count, 1);
 
     let mut lax = World::plain("", |options| {
         options.on_error = Permission::Allow;
@@ -381,13 +367,35 @@ fn faults_stop_the_call_or_are_counted_until_the_session_is_killed() {
     *lax.broken.borrow_mut() = true;
     lax.create(&[("a", "{}")]).unwrap();
     lax.create(&[("a", "{}")]).unwrap();
-    assert!(matches!(lax.ask(&[]), Err(CreateError::Killed { .. })));
+    assert!(matches!(
+        lax.ask(),
+        Err(CreateError::Refused(DriveError::Killed { .. }))
+    ));
     // Contract violations are not faults.
     let mut lax = World::plain("", |options| options.on_error = Permission::Allow);
     assert!(matches!(
         lax.create(&[("free", "{}")]),
-        Err(CreateError::Contract(_))
+        Err(CreateError::Refused(DriveError::Contract(_)))
     ));
+}
+
+#[test]
+fn a_response_is_released_only_once_its_record_is_durable_and_no_record_is_lost() {
+    let mut world = World::plain("", |_| {});
+    *world.script.breaks.borrow_mut() = Some(Rc::clone(&world.broken));
+    let fault = world.create(&[("a", "{}")]);
+    assert!(matches!(fault, Err(CreateError::Fault(_))), "{fault:?}");
+    let is_response = |event: &&Event| matches!(event, Event::Responded(_));
+    let recorded = |world: &World| {
+        let events = &world.session.hooks().events;
+        events.iter().filter(is_response).count()
+    };
+    assert_eq!(recorded(&world), 0);
+    *world.script.breaks.borrow_mut() = None;
+    *world.broken.borrow_mut() = false;
+    world.create(&[("a", "{}")]).unwrap();
+    assert_eq!(recorded(&world), 2);
+    world.check_record();
 }
 
 #[test]
@@ -398,50 +406,68 @@ fn provider_errors_are_passed_on_and_leave_state_alone() {
     );
     for _ in 0..2 {
         world.script.answers.borrow_mut().push_back(Err("down"));
-        assert!(matches!(world.ask(&[]), Err(CreateError::Provider("down"))));
+        assert!(matches!(world.ask(), Err(CreateError::Provider("down"))));
     }
-    assert!(matches!(world.ask(&[]), Err(CreateError::Killed { .. })));
-    assert_eq!(world.session.state().state_version, 0);
+    assert!(matches!(
+        world.ask(),
+        Err(CreateError::Refused(DriveError::Killed { .. }))
+    ));
+    assert_eq!(world.session.driver().state().state_version, 0);
 }
 
 #[test]
 fn control_actions_apply_at_once_and_an_ended_session_gives_the_client_back() {
     let mut world = World::plain("label_gates: [{ label: x, block_tools: [a] }]", |_| {});
-    world.session.narrow(&["free"]);
+    world.control(Control::Narrow(vec!["free".to_owned()]));
     assert!(matches!(
         world.create(&[("a", "{}")]),
-        Err(CreateError::Contract(_))
+        Err(CreateError::Refused(DriveError::Contract(_)))
     ));
-    world.session.widen();
+    world.control(Control::Widen);
     world.create(&[("a", "{}")]).unwrap();
     assert_eq!(
-        world.session.add_label("not a label"),
-        Err(LabelError::Malformed)
+        world.add_label("not a label"),
+        Err(ControlError::MalformedLabel)
     );
-    world.session.add_label("x").unwrap();
-    world.session.add_label("x").unwrap();
-    assert_eq!(world.session.last_narrowing().unwrap().removed.len(), 5);
+    world.add_label("x").unwrap();
+    world.add_label("x").unwrap();
+    assert_eq!(
+        world
+            .session
+            .driver()
+            .last_narrowing()
+            .unwrap()
+            .removed
+            .len(),
+        5
+    );
     assert!(matches!(
         world.create(&[("a", "{}")]),
-        Err(CreateError::Contract(_))
+        Err(CreateError::Refused(DriveError::Contract(_)))
     ));
     for number in 0..63 {
-        world.session.add_label(&format!("l{number}")).unwrap();
+        world.add_label(&format!("l{number}")).unwrap();
     }
     assert_eq!(
-        world.session.add_label("one_more"),
-        Err(LabelError::TooMany)
+        world.add_label("one_more"),
+        Err(ControlError::TooManyLabels)
     );
     assert!(world.session.restore().is_some());
     assert!(world.session.restore().is_none());
-    assert!(matches!(world.ask(&[]), Err(CreateError::Inactive)));
-    world.session.kill("late");
-    assert!(!world.session.state().killed);
+    assert!(matches!(
+        world.ask(),
+        Err(CreateError::Refused(DriveError::Inactive))
+    ));
+    world.kill("late");
+    assert!(!world.session.driver().state().killed);
     assert!(world.session.hooks().heard.contains(&"ignored".to_owned()));
     let mut killed = World::plain("", |_| {});
     killed.session.kill_switch().kill();
-    assert!(matches!(killed.ask(&[]), Err(CreateError::Killed { .. })));
-    assert!(killed.session.health(HostFacts::LOCAL).killed);
+    assert!(matches!(
+        killed.ask(),
+        Err(CreateError::Refused(DriveError::Killed { .. }))
+    ));
+    assert!(killed.session.driver().health(HostFacts::LOCAL).killed);
 }
 
 #[test]
@@ -450,22 +476,23 @@ fn r28_a_response_that_arrives_after_a_kill_is_thrown_away_and_its_cost_counts()
     *world.script.switch.borrow_mut() = Some(world.session.kill_switch());
     assert!(matches!(
         world.create(&[("a", "{}")]),
-        Err(CreateError::Killed { .. })
+        Err(CreateError::Refused(DriveError::Killed { .. }))
     ));
-    let state = world.session.state();
+    let state = world.session.driver().state();
     assert_eq!((state.total_step_count, state.attempt_count), (0, 1));
-    assert_eq!(state.exact_costs.actual, decimal("0.001"));
+    assert_eq!(state.exact_costs.actual, decimal("0.00102"));
 }
 
 #[test]
 fn shadow_changes_nothing_and_tells_the_difference_log_only_judges_nothing() {
     let mut world = World::plain("", |options| options.mode = Mode::Shadow);
     let released = world.create(&[("free", "{}")]).unwrap();
-    assert_eq!(released.response.calls.len(), 1);
-    assert_eq!(world.sent()[0].0.len(), 6);
+    assert_eq!(calls(&released).len(), 1);
+    assert_eq!(world.offered(0).len(), 6);
     assert_eq!(
         world
             .session
+            .driver()
             .last_shadow_delta()
             .unwrap()
             .would_have_blocked
@@ -475,12 +502,12 @@ fn shadow_changes_nothing_and_tells_the_difference_log_only_judges_nothing() {
     assert!(world.session.hooks().blocked.is_empty());
     let mut advisory = World::plain("", |options| options.compat = contracts::Compat::Advisory);
     advisory.create(&[("free", "{}")]).unwrap();
-    assert!(advisory.session.last_shadow_delta().is_none());
+    assert!(advisory.session.driver().last_shadow_delta().is_none());
     assert_eq!(advisory.session.hooks().heard, ["violation"]);
     let mut log = World::plain("", |options| options.mode = Mode::LogOnly);
     let released = log.create(&[("free", "not JSON")]).unwrap();
     assert_eq!(released.decision, None);
-    assert_eq!(log.session.state().tool_call_counts["free"], 1);
+    assert_eq!(log.session.driver().state().tool_call_counts["free"], 1);
 }
 
 #[test]
@@ -492,26 +519,18 @@ fn r38_an_observer_needs_no_contracts_and_captures_what_its_level_allows() {
         .answers
         .borrow_mut()
         .push_back(Ok(vec![("mail", arguments)]));
-    let request = Request {
-        provider: "openai".to_owned(),
-        model: "gpt-test".to_owned(),
-        tools: vec![OfferedTool::named("mail")],
-        choice: ToolChoice::Auto,
-        unsupported: Some("n".to_owned()),
-        view: value(r#"{"messages":["write to bob@mail.example"]}"#),
-    };
-    let released = session.create(&"hello".to_owned(), request, &[]).unwrap();
-    assert_eq!(released.response.calls.len(), 1);
+    let request = json!({"model": "gpt-test", "n": 2, "messages": ["write to bob@mail.example"]});
+    let request = request.to_string();
+    let released = session.create(Wire::OpenAiChat, request.as_bytes());
+    assert_eq!(calls(&released.unwrap()), ["mail"]);
     let (captures, counts) = session.flush();
     assert_eq!((counts.sent, counts.pending), (1, 0));
     assert_eq!(
         captures[0]["calls"][0]["arguments"]["to"],
         "[REDACTED:email]"
     );
-    assert_eq!(
-        captures[0]["request"],
-        r#"{"messages":["write to [REDACTED:email]"]}"#
-    );
+    let kept = captures[0]["request"].as_str().unwrap();
+    assert!(kept.contains("write to [REDACTED:email]"), "{kept}");
     assert!(session.flush().0.is_empty());
     assert!(session.restore().is_some());
     assert!(Governed::observe(Script::default(), "not an id", Outside::default()).is_err());
@@ -528,16 +547,16 @@ fn executors_report_what_became_of_a_call() {
     options.executors = contracts::Executors::All;
     let mut world = World::start(Rules::new(Arc::new(compiled), options).unwrap(), None);
     let results = std::sync::Mutex::new(VecDeque::from([
-        Executed::Failed(ToolError {
+        ExecutorEnd::Failed(ToolError {
             code: "busy".to_owned(),
             message: String::new(),
         }),
-        Executed::Success(None),
-        Executed::Failed(ToolError {
+        ExecutorEnd::Success(None),
+        ExecutorEnd::Failed(ToolError {
             code: "expected".to_owned(),
             message: String::new(),
         }),
-        Executed::TimedOut,
+        ExecutorEnd::TimedOut,
     ]));
     world.session.wrap(
         "a",
@@ -557,11 +576,11 @@ fn executors_report_what_became_of_a_call() {
             _ => assert!(matches!(ended, Err(ExecuteError::TimedOut)), "{ended:?}"),
         }
     }
-    let state = world.session.state();
+    let state = world.session.driver().state();
     assert_eq!(state.total_tool_calls, 1);
-    let health = world.session.health(HostFacts::LOCAL);
+    let health = world.session.driver().health(HostFacts::LOCAL);
     assert_eq!(health.unresolved_receipt_count, 1);
-    world.session.kill("stop");
+    world.kill("stop");
     assert!(matches!(
         world.session.execute("a", None, "{}"),
         Err(ExecuteError::Refused(_))

@@ -3,7 +3,7 @@
 use contracts::{
     Action, Answer, Answers, ApprovalResponse, Attachment, Authority, BlockReason, Compat,
     Durability, Event, Executors, Feedback, Gate, HealthStatus, HostFacts, Mode, NarrowReason,
-    OfferedTool, Outcome, PreCheck, Protection, Refusal, SeenOutput, Settlement, Status, health,
+    OfferedTool, Outcome, PreCheck, Protection, Refusal, Settlement, ShownOutput, Status, health,
     narrow, question, read_answer, refused, settle,
 };
 
@@ -216,7 +216,7 @@ fn r40_waiting_calls_take_room_and_are_not_counted_against_themselves() {
         at: at(0),
         proposal: "p".to_owned(),
         asked: 1,
-        calls: judgement.standing(),
+        calls: judgement.standing_calls(),
     });
     assert_eq!(desk.snapshot().checkpoint_count, 1);
     // Another response cannot take the room meanwhile.
@@ -224,7 +224,7 @@ fn r40_waiting_calls_take_room_and_are_not_counted_against_themselves() {
         desk.reasons_of("a", "{\"n\":0}"),
         ["session_limit_exceeded"]
     );
-    let call = judgement.asked().next().unwrap().call().clone();
+    let call = judgement.needing_approval().next().unwrap().call().clone();
     let approved = Answer::Approved {
         arguments: call.arguments_digest,
         compiled: desk.rules.compiled().digest(),
@@ -243,7 +243,7 @@ fn an_answer_counts_only_for_the_question_in_time_by_a_person_and_for_the_same_a
     let mut desk = Desk::assessed(output);
     let response = desk.response(&[("pay_back", &payment("A", 20000))]);
     let judgement = desk.judge(&response, &Answers::new());
-    let call = judgement.asked().next().unwrap().call().clone();
+    let call = judgement.needing_approval().next().unwrap().call().clone();
     let asked = question(&desk.rules, &desk.state, &call, "q", at(0)).unwrap();
     let good = ApprovalResponse {
         checkpoint_id: "q".to_owned(),
@@ -377,14 +377,14 @@ fn two_counters_move_by_one_for_each_cause_and_for_nothing_else() {
     desk.create(&[("uncontracted", "{}")]);
     note(&desk);
     let outputs = |text: &str| Event::OutputsSeen {
-        outputs: vec![SeenOutput {
+        outputs: vec![ShownOutput {
             call_id: "call_1".to_owned(),
             text: text.to_owned(),
         }],
     };
     desk.apply(outputs(r#"{"ok":1}"#));
     note(&desk);
-    let changed = SeenOutput {
+    let changed = ShownOutput {
         call_id: "call_1".to_owned(),
         text: r#"{"ok":2}"#.to_owned(),
     };
@@ -420,7 +420,7 @@ fn two_counters_move_by_one_for_each_cause_and_for_nothing_else() {
 fn a_result_without_execution_makes_a_call_unknown() {
     let mut desk = Desk::of_with(&[A], "", wrapped);
     desk.create(&[("a", "{}")]);
-    let output = SeenOutput {
+    let output = ShownOutput {
         call_id: "call_1".to_owned(),
         text: "{}".to_owned(),
     };
@@ -642,7 +642,11 @@ fn r42_keywords_of_a_schema_that_nothing_checks_are_told_once() {
             .plan(Wire::OpenAiChat, body.as_bytes(), at(1))
             .unwrap();
         driver
-            .failed(planned.attempt, contracts::driver::Failed::Withdrawn, at(1))
+            .failed(
+                planned.attempt,
+                contracts::driver::AttemptFailure::Withdrawn,
+                at(1),
+            )
             .unwrap();
         let told = driver.diagnostics().into_iter();
         let told = told.filter(|told| told.name == "schema_keyword_ignored");

@@ -5,21 +5,20 @@ use std::collections::VecDeque;
 use std::rc::Rc;
 use std::sync::Arc;
 
-use contracts::driver::{Control, Driver};
+use contracts::driver::{Control, DriveError, Driver, Label, Record};
 use contracts::governed::{
-    Answered, CreateError, Executed, Fault, Governed, Handoff, Hooks, ModelClient, Planned,
+    CreateError, ExecutorEnd, Fault, Governed, Hooks, ModelAnswer, ModelClient,
 };
 use contracts::wire::Wire;
 use contracts::workflow::{
-    MemberStatus, Seat, Wanted, Workflow, WorkflowEvent, WorkflowRefusal, compile_workflow,
+    HandoffRequest, MemberStatus, Seat, Workflow, WorkflowEvent, WorkflowRefusal, compile_workflow,
 };
 use contracts::{
-    ApprovalRequest, ApprovalResponse, BlockReason, Decision, Event, Executors, FinishReason,
-    OfferedTool, Options, ProposedCall, Request, Response, Rules, ToolChoice, Usage, compile,
+    ApprovalRequest, ApprovalResponse, BlockReason, Executors, Options, Rules, compile,
 };
 use domain::Timestamp;
 
-use crate::support::{at, source, value};
+use crate::support::{at, chat_request, chat_response, source};
 
 const FILE: &str = r#"
 schema_version: "1.0"
@@ -71,12 +70,7 @@ impl Hooks for Member {
         at(self.ticks)
     }
 
-    fn next_id(&mut self) -> String {
-        self.ticks += 1;
-        format!("{}-{}", self.id, self.ticks)
-    }
-
-    fn record(&mut self, _event: &Event, _decision: Option<&Decision>) -> Result<(), Fault> {
+    fn record(&mut self, _record: &Record) -> Result<(), Fault> {
         Ok(())
     }
 
@@ -84,7 +78,7 @@ impl Hooks for Member {
         None
     }
 
-    fn told_workflow(&mut self, event: &WorkflowEvent) {
+    fn workflow_changed(&mut self, event: &WorkflowEvent) {
         let entry = (self.id.clone(), event.clone());
         self.board.borrow_mut().push(entry);
     }
@@ -104,22 +98,15 @@ impl Hooks for Member {
 struct Model(VecDeque<&'static str>);
 
 impl ModelClient for Model {
-    type Body = ();
     type Error = ();
 
-    fn create(&mut self, _planned: &Planned<'_, ()>) -> Result<Answered, ()> {
+    fn send(&mut self, _wire: Wire, _body: &[u8]) -> Result<ModelAnswer, ()> {
         let order = self.0.pop_front().ok_or(())?;
-        Ok(Answered {
-            response: Response {
-                finish_reason: FinishReason::ToolCalls,
-                content: None,
-                calls: vec![ProposedCall {
-                    id: format!("call-{order}-{}", self.0.len()),
-                    name: "pay".to_owned(),
-                    arguments: format!(r#"{{"order_id":"{order}"}}"#),
-                }],
-            },
-            usage: Some(Usage::default()),
+        let id = format!("call-{order}-{}", self.0.len());
+        let arguments = format!(r#"{{"order_id":"{order}"}}"#);
+        Ok(ModelAnswer {
+            body: chat_response(&[(&id, "pay", &arguments)]),
+            is_sse: false,
         })
     }
 }
@@ -140,7 +127,7 @@ fn root(board: &Board, orders: &[&'static str]) -> Session {
     let seat = Seat::root(workflow(), "w", &rules, "desk").unwrap();
     let model = Model(orders.iter().copied().collect());
     let mut session = Governed::start_root(model, rules, member("s1", board), seat).unwrap();
-    session.wrap("pay", Box::new(|_, _| Executed::Success(None)));
+    session.wrap("pay", Box::new(|_, _| ExecutorEnd::Success(None)));
     session
 }
 
@@ -156,22 +143,14 @@ fn child(board: &Board, id: &str, handoff: &str, orders: &[&'static str]) -> Ses
     let model = Model(orders.iter().copied().collect());
     let hooks = member(id, board);
     let mut session = Governed::start_child(model, rules, hooks, seat, &offer).unwrap();
-    session.wrap("pay", Box::new(|_, _| Executed::Success(None)));
+    session.wrap("pay", Box::new(|_, _| ExecutorEnd::Success(None)));
     session
 }
 
 fn ask(session: &mut Session) -> Result<(), String> {
-    let request = Request {
-        provider: "openai".to_owned(),
-        model: "gpt-4o".to_owned(),
-        tools: vec![OfferedTool::named("pay")],
-        choice: ToolChoice::Auto,
-        unsupported: None,
-        view: value("null"),
-    };
-    match session.create(&(), request, &[]) {
+    match session.create(Wire::OpenAiChat, &chat_request(&["pay"])) {
         Ok(_) => Ok(()),
-        Err(CreateError::Contract(decision)) => {
+        Err(CreateError::Refused(DriveError::Contract(decision))) => {
             assert_eq!(decision.reason, Some(BlockReason::SessionLimitExceeded));
             Err(decision.detail.unwrap_or_default())
         }
@@ -180,13 +159,22 @@ fn ask(session: &mut Session) -> Result<(), String> {
 }
 
 fn offer(session: &mut Session, carry: &[&str]) -> Result<String, WorkflowRefusal> {
-    let handoff = Handoff {
+    let at = session.workflow_state();
+    let offers = at.map_or(0, |seen| seen.open_offers.len());
+    let id = format!("offer-{offers}");
+    let wanted = HandoffRequest {
+        handoff_id: &id,
         to_role: "inspector",
         summary: "look at the frame",
         carry,
         expires_in_seconds: None,
     };
-    session.handoff(handoff).map(|offer| offer.handoff_id)
+    session.handoff(wanted).map(|offer| offer.handoff_id)
+}
+
+fn label(session: &mut Session, label: &str) {
+    let label = Label::new(label).unwrap();
+    session.control(Control::AddLabel(label)).unwrap();
 }
 
 #[test]
@@ -195,13 +183,13 @@ fn a_session_hands_over_and_both_see_it() {
     let mut desk = root(&board, &["A"]);
     ask(&mut desk).unwrap();
     desk.execute("pay", None, r#"{"order_id":"A"}"#).unwrap();
-    desk.add_label("vip").unwrap();
+    label(&mut desk, "vip");
     let refused = offer(&mut desk, &["no_such_slot"]);
     assert_eq!(
         refused,
         Err(WorkflowRefusal::SlotNotSet("no_such_slot".to_owned()))
     );
-    let revision = desk.state().control_revision;
+    let revision = desk.driver().state().control_revision;
     let id = offer(&mut desk, &["order"]).unwrap();
     let seen = desk.workflow_state().unwrap();
     assert_eq!(
@@ -209,7 +197,7 @@ fn a_session_hands_over_and_both_see_it() {
         (Some("desk"), 1)
     );
     let mut inspector = child(&board, "s2", &id, &[]);
-    let state = inspector.state();
+    let state = inspector.driver().state();
     assert_eq!(
         (state.labels, state.total_tool_calls),
         (vec!["vip".to_owned()], 0)
@@ -220,7 +208,7 @@ fn a_session_hands_over_and_both_see_it() {
     // The parent hears of it: one control action, and it stays open.
     let seen = desk.workflow_state().unwrap();
     assert_eq!((seen.sessions.len(), seen.open_offers.len()), (2, 0));
-    assert_eq!(desk.state().control_revision, revision + 1);
+    assert_eq!(desk.driver().state().control_revision, revision + 1);
     assert_eq!(seen.tool_calls, 1);
 }
 
@@ -269,7 +257,8 @@ fn a_killed_root_stops_its_children_and_an_ended_child_nobody() {
         statuses,
         [MemberStatus::Open, MemberStatus::Open, MemberStatus::Ended]
     );
-    desk.kill("enough");
+    let cause = "enough".to_owned();
+    desk.control(Control::Kill { cause }).unwrap();
     let stopped = ask(&mut inspector).unwrap_err();
     assert!(stopped.contains("came from was stopped"), "{stopped}");
     assert_eq!(
@@ -283,9 +272,9 @@ fn a_child_begins_with_every_label_that_its_parent_has_by_then() {
     let board = Board::default();
     let mut desk = root(&board, &[]);
     let handoff = offer(&mut desk, &[]).unwrap();
-    desk.add_label("fraud").unwrap();
+    label(&mut desk, "fraud");
     let inspector = child(&board, "s2", &handoff, &[]);
-    assert_eq!(inspector.state().labels, ["fraud"]);
+    assert_eq!(inspector.driver().state().labels, ["fraud"]);
 }
 
 #[test]
@@ -325,7 +314,7 @@ fn a_driver_of_a_workflow_hears_hands_over_and_stops() {
     let open = rules("s1");
     let seat = Seat::root(workflow(), "w", &open, "desk").unwrap();
     let mut desk = Driver::open_root(open, at(0), seat).unwrap();
-    let wanted = Wanted {
+    let wanted = HandoffRequest {
         handoff_id: "h1",
         to_role: "inspector",
         summary: "look",
@@ -342,14 +331,14 @@ fn a_driver_of_a_workflow_hears_hands_over_and_stops() {
     let (seat, offer) = Seat::child(workflow(), "w", state, "h1", &rules, at(2)).unwrap();
     let mut inspector = Driver::open_child(rules, at(2), seat, &offer).unwrap();
     for event in inspector.workflow_news() {
-        desk.hear(&event, at(3)).unwrap();
+        desk.apply_event(&event, at(3)).unwrap();
     }
     assert_eq!(desk.state().control_revision, 1);
     assert_eq!(desk.workflow_state(at(3)).unwrap().sessions.len(), 2);
     let cause = "enough".to_owned();
     desk.control(Control::Kill { cause }, at(4)).unwrap();
     for event in desk.workflow_news() {
-        inspector.hear(&event, at(5)).unwrap();
+        inspector.apply_event(&event, at(5)).unwrap();
     }
     let body = br#"{"model":"gpt-4o","messages":[]}"#;
     assert!(inspector.plan(Wire::OpenAiChat, body, at(6)).is_err());

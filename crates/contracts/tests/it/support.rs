@@ -4,10 +4,10 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use contracts::{
-    Answer, Answers, AttemptCost, Begin, BlockReason, CallKey, Compiled, Decimal, Event, Executors,
-    FinishReason, Judgement, Mode, Narrowing, Occasion, OfferedTool, Options, Outcome, Price,
-    ProposedCall, Refusal, Request, Response, Rules, Settlement, Source, State, ToolChoice, Value,
-    compile, json, judge, narrow, precheck, settle, settled,
+    Answer, Answers, AttemptCost, BlockReason, CallKey, Compiled, Decimal, Event, Executors,
+    FinishReason, JudgeContext, Judgement, Mode, Narrowing, OfferedTool, Options, Outcome, Price,
+    ProposedCall, Refusal, Request, Response, Rules, SessionStart, Settlement, Source, State,
+    ToolChoice, Value, compile, json, judge, narrow, precheck, settle, settled,
 };
 use domain::Timestamp;
 
@@ -121,7 +121,7 @@ impl Desk {
     }
 
     fn start(compiled: Compiled, options: Options) -> Self {
-        let begin = Begin {
+        let begin = SessionStart {
             session_id: options.session_id.clone(),
             agent: Some("return-desk".to_owned()),
             at: at(0),
@@ -206,7 +206,7 @@ impl Desk {
         proposal: Option<&str>,
     ) -> Judgement {
         let request = self.request();
-        let occasion = Occasion {
+        let occasion = JudgeContext {
             request: &request,
             now: at(self.now),
             proposal,
@@ -236,7 +236,7 @@ impl Desk {
         let mut answers = Answers::new();
         loop {
             let judgement = self.judge(response, &answers);
-            let asked: Vec<_> = judgement.asked().collect();
+            let asked: Vec<_> = judgement.needing_approval().collect();
             if asked.is_empty() {
                 return self.settle(&judgement, None);
             }
@@ -307,6 +307,28 @@ impl Desk {
 
 pub(crate) const ACCEPTED: &str =
     r#"{"accepted":true,"days_since_delivery":4,"amount_cents":12000}"#;
+
+/// A request of OpenAI's chat format that offers these tools.
+pub(crate) fn chat_request(tools: &[&str]) -> Vec<u8> {
+    let tools: Vec<serde_json::Value> = tools
+        .iter()
+        .map(|name| serde_json::json!({"type":"function","function":{"name":name,"parameters":{}}}))
+        .collect();
+    serde_json::json!({"model":"gpt-test","messages":[{"role":"user","content":"hi"}],"tools":tools})
+        .to_string()
+        .into_bytes()
+}
+
+/// A response of that format with these calls: id, tool and arguments.
+pub(crate) fn chat_response(calls: &[(&str, &str, &str)]) -> Vec<u8> {
+    let calls: Vec<serde_json::Value> = calls
+        .iter()
+        .map(|(id, name, arguments)| serde_json::json!({"id":id,"type":"function","function":{"name":name,"arguments":arguments}}))
+        .collect();
+    serde_json::json!({"id":"r","choices":[{"index":0,"message":{"role":"assistant","content":null,"tool_calls":calls},"finish_reason":"tool_calls"}],"usage":{"prompt_tokens":1000,"completion_tokens":10}})
+        .to_string()
+        .into_bytes()
+}
 
 /// Arguments of a valid payment.
 pub(crate) fn payment(order: &str, cents: u64) -> String {

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use contracts::wire::{Incoming, Plan, Reply, ReplyError, Wire, WireRequest};
 use contracts::{
-    FinishReason, NarrowReason, Narrowing, Removed, SUBSTITUTE, SeenOutput, ToolChoice, Usage,
+    FinishReason, NarrowReason, Narrowing, RemovedTool, SUBSTITUTE, ShownOutput, ToolChoice, Usage,
 };
 use serde_json::{Value, json};
 
@@ -21,7 +21,7 @@ pub(crate) fn simple(wire: Wire) -> WireRequest {
 }
 
 fn removing(names: &[&str]) -> Narrowing {
-    let removed = names.iter().map(|name| Removed {
+    let removed = names.iter().map(|name| RemovedTool {
         tool: (*name).to_owned(),
         reason: NarrowReason::WrongPhase,
         detail: None,
@@ -89,7 +89,7 @@ fn r20_without_tools_the_members_about_them_go() {
     let body: Value = serde_json::from_str(&planned(&used, &removing(&["a", "b"]), None)).unwrap();
     assert_eq!(body["tools"], json!([{"name":"b","input_schema":{}}]));
     assert_eq!(body["tool_choice"], json!({"type":"none"}));
-    let output = SeenOutput {
+    let output = ShownOutput {
         call_id: "t".to_owned(),
         text: r#"{"ok":true}"#.to_owned(),
     };

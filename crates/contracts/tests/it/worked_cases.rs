@@ -151,7 +151,7 @@ fn c09_larger_amounts_are_asked_about() {
     let mut desk = Desk::assessed(output);
     let response = desk.response(&[("pay_back", &payment("A", 20000))]);
     let judgement = desk.judge(&response, &Answers::new());
-    let call = judgement.asked().next().unwrap().call().clone();
+    let call = judgement.needing_approval().next().unwrap().call().clone();
     let asked = question(&desk.rules, &desk.state, &call, "q1", at(desk.now)).unwrap();
     assert_eq!(asked.timeout_seconds, 600);
     assert_eq!(asked.context[0].value, "A");
@@ -192,12 +192,12 @@ fn c10_a_label_that_came_while_a_person_thought_counts() {
         at: at(1),
         proposal: "p1".to_owned(),
         asked: 1,
-        calls: judgement.standing(),
+        calls: judgement.standing_calls(),
     });
     desk.apply(Event::LabelAdded {
         label: "fraud_suspected".to_owned(),
     });
-    let call = judgement.asked().next().unwrap().call();
+    let call = judgement.needing_approval().next().unwrap().call();
     let answer = Answer::Approved {
         arguments: call.arguments_digest,
         compiled: desk.rules.compiled().digest(),

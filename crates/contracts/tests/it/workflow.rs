@@ -1,8 +1,8 @@
 //! Workflows: roles, handoffs, common limits and shared things.
 
 use contracts::workflow::{
-    Closing, MemberStatus, Offer, OfferStatus, Wanted, Workflow, WorkflowEvent, WorkflowRefusal,
-    WorkflowState, compile_workflow,
+    HandoffRequest, MemberStatus, Offer, OfferEnd, OfferStatus, Workflow, WorkflowEvent,
+    WorkflowRefusal, WorkflowState, compile_workflow,
 };
 
 use crate::support::{ACCEPTED, Desk, at, decimal, source, value};
@@ -29,8 +29,8 @@ fn begun() -> WorkflowState {
     WorkflowState::default().apply(&event).unwrap()
 }
 
-fn wanted<'a>(id: &'a str, carry: &'a [&'a str]) -> Wanted<'a> {
-    Wanted {
+fn wanted<'a>(id: &'a str, carry: &'a [&'a str]) -> HandoffRequest<'a> {
+    HandoffRequest {
         handoff_id: id,
         to_role: "inspector",
         summary: "look at the frame",
@@ -136,8 +136,8 @@ fn offers_end_in_five_ways_and_only_open_ones_can_be_taken() {
     );
     assert!(state.accept(&workflow, "h1", "s2", at(600)).is_err());
     for (how, expected) in [
-        (Closing::Decline, OfferStatus::Declined),
-        (Closing::Cancel, OfferStatus::Cancelled),
+        (OfferEnd::Decline, OfferStatus::Declined),
+        (OfferEnd::Cancel, OfferStatus::Cancelled),
     ] {
         let event = state.close("h1", how, at(1)).unwrap();
         let closed = state.clone().apply(&event).unwrap();
@@ -236,7 +236,7 @@ fn a_shared_thing_is_touched_by_one_session_at_a_time() {
     let workflow = workflow();
     let order = |id: &str| value(&format!(r#"{{"order_id":"{id}"}}"#));
     let mut state = family();
-    for event in WorkflowState::takes(&workflow, "s1", "pay_back", &order("A")) {
+    for event in WorkflowState::holds_of(&workflow, "s1", "pay_back", &order("A")) {
         state = state.apply(&event).unwrap();
     }
     assert!(state.is_busy(&workflow, "s2", "pay_back", &order("A")));

@@ -7,7 +7,7 @@
 use canon::{Map, jcs, sha256};
 use serde_json::{Value, json};
 
-use super::task::{Ending, Messages, change_status, end, withdraw};
+use super::task::{Messages, TaskEnd, change_status, end, withdraw};
 use super::{Decider, Place};
 use super::{govern, replay};
 use crate::kind::Payload;
@@ -197,7 +197,7 @@ fn perform(
             govern::withdraw(decider, request, task, place, reason);
         }
         Move::Cancel { ids, reason } => {
-            let ending = Ending {
+            let ending = TaskEnd {
                 status: Status::Canceled,
                 summary: format!("Canceled: {reason}"),
                 messages: Messages::Ids(json!([])),
@@ -287,7 +287,7 @@ fn perform(
             summary,
             messages,
         } => {
-            let ending = Ending {
+            let ending = TaskEnd {
                 status: Status::Completed,
                 summary: summary.clone(),
                 messages: Messages::Ids(json!(messages)),
@@ -302,7 +302,7 @@ fn perform(
             details,
         } => {
             withdraw(decider, task, place, "the task ended");
-            let ending = Ending {
+            let ending = TaskEnd {
                 status: Status::Failed,
                 summary: message.clone(),
                 messages: Messages::Ids(json!([])),

@@ -39,7 +39,7 @@ pub(super) fn import(
             {
                 Ok(subject)
             }
-            _ => Err(taken("task_exists", "task", order.id.as_str())),
+            _ => Err(already_exists("task_exists", "task", order.id.as_str())),
         };
     }
     decider
@@ -50,7 +50,11 @@ pub(super) fn import(
         })?;
     let receipt = &order.receipt;
     if decider.documents.document(receipt.id.as_str()).is_some() {
-        return Err(taken("receipt_exists", "receipt", receipt.id.as_str()));
+        return Err(already_exists(
+            "receipt_exists",
+            "receipt",
+            receipt.id.as_str(),
+        ));
     }
     let place = Place {
         workspace_id: Some(order.workspace_id.clone()),
@@ -103,7 +107,7 @@ fn begin_session(
         {
             Ok(())
         }
-        _ => Err(taken("session_exists", "session", id)),
+        _ => Err(already_exists("session_exists", "session", id)),
     }
 }
 
@@ -141,7 +145,7 @@ fn members(order: &ImportTask) -> Map<String, Value> {
     members
 }
 
-fn taken(reason: &'static str, object: &str, id: &str) -> Refusal {
+fn already_exists(reason: &'static str, object: &str, id: &str) -> Refusal {
     Refusal::Conflict {
         reason,
         message: format!("there is another {object} `{id}` here"),

@@ -14,7 +14,7 @@ use crate::{
 
 /// A receipt that was built and signed.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Issued {
+pub struct SignedReceipt {
     /// Its id.
     pub receipt_id: ReceiptId,
     /// The Task it proves.
@@ -32,7 +32,7 @@ pub struct Issued {
 
 /// Drafts the events of a new Receipt: two, or one for a replay's, so that positions can be reserved before it
 /// exists.
-pub fn issue_receipt(documents: &dyn Documents, actor: &str, issued: &Issued) -> Vec<Draft> {
+pub fn issue_receipt(documents: &dyn Documents, actor: &str, issued: &SignedReceipt) -> Vec<Draft> {
     let mut decider = Decider {
         documents,
         actor,
@@ -153,12 +153,13 @@ pub(super) fn cosign(
     order: &CosignHead,
 ) -> Result<ResourceRef, Refusal> {
     let subject = order.id.resource();
-    match decider
-        .documents
-        .document(order.id.as_str())
-        .map(|document| &document.state)
-    {
-        Some(State::Batch(_)) => {}
+    let known = decider.documents.document(order.id.as_str());
+    match known.map(|document| &document.state) {
+        Some(State::Batch(batch)) if batch.cosigned.len() != order.compared => {
+            return Err(Refusal::Stale);
+        }
+        Some(State::Batch(_)) if order.is_new => {}
+        Some(State::Batch(_)) => return Ok(subject),
         _ => return Err(Refusal::not_found("receipt_batch")),
     }
     let cosigned = Payload::TreeHeadCosigned(payload::TreeHeadCosigned {

@@ -7,7 +7,7 @@ use canon::{Map, jcs};
 use serde_json::{Value, json};
 
 use super::content::line_of;
-use super::task::{Ending, Messages, end};
+use super::task::{Messages, TaskEnd, end};
 use super::{Decider, Place};
 use crate::kind::Payload;
 use crate::payload::{self, Open, detail};
@@ -118,7 +118,7 @@ pub(super) fn end_replay(
         Payload::ReplayFailed(said)
     };
     decider.draft(said, order.id.resource(), place);
-    let end_of_task = Ending {
+    let end_of_task = TaskEnd {
         status: ending.status,
         summary: ending.summary.clone(),
         messages: Messages::Whole(ending.messages.clone()),

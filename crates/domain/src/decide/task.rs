@@ -3,7 +3,7 @@
 use canon::{Digest, Value, jcs, sha256};
 use serde_json::json;
 
-use super::{Decider, Ends, Place};
+use super::{Decider, EndedTask, Place};
 use crate::kind::Payload;
 use crate::payload::{self, Detail, detail};
 use crate::{
@@ -127,7 +127,7 @@ pub(super) fn cancel(
         Some(reason) => format!("Canceled: {reason}"),
         None => "Canceled".to_owned(),
     };
-    let ending = Ending {
+    let ending = TaskEnd {
         status: Status::Canceled,
         summary,
         messages: Messages::Ids(json!([])),
@@ -279,7 +279,7 @@ pub(super) enum Messages {
 }
 
 /// How a Task ends.
-pub(super) struct Ending {
+pub(super) struct TaskEnd {
     pub(super) status: Status,
     pub(super) summary: String,
     pub(super) messages: Messages,
@@ -293,7 +293,7 @@ pub(super) fn end(
     from: Status,
     ids: &EndIds,
     place: &Place,
-    ending: Ending,
+    ending: TaskEnd,
 ) {
     let subject = id.resource();
     let (message_ids, messages) = match ending.messages {
@@ -332,7 +332,7 @@ pub(super) fn end(
     };
     decider.draft(ended, subject.clone(), place);
     change_status(decider, subject, place, from, ending.status, None);
-    decider.ends = receipt_id.map(|receipt_id| Ends {
+    decider.ends = receipt_id.map(|receipt_id| EndedTask {
         task_id: id.clone(),
         receipt_id,
         receipt: None,
@@ -368,8 +368,8 @@ pub(super) fn answer(
         {
             return Ok(subject);
         }
-        // Withdrawn by the end of the Task: nobody has answered, the Task is what stands in the way.
-        Answer::Denied { digest: known, .. } if known == withdrawn_digest() => {
+        // Nobody has answered: the Task is what stands in the way.
+        Answer::Withdrawn { .. } => {
             return Err(Refusal::InvalidTransition {
                 status: task.status,
             });
@@ -520,10 +520,6 @@ fn reply_digest(reply: &RequestReply) -> Digest {
         RequestReply::Confirm { approved, .. } => json!({"approved": approved}),
     };
     sha256(&jcs(&value))
-}
-
-pub(crate) fn withdrawn_digest() -> Digest {
-    sha256(b"withdrawn")
 }
 
 /// Joins the public text of a Message: what a workflow may see of an answer.

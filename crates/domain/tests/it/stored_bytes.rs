@@ -34,7 +34,7 @@ impl Log {
         let decision = decide(&self.scratch, &command).unwrap();
         self.take(decision.drafts);
         let Some(ends) = decision.ends else { return };
-        let issued = Issued {
+        let issued = SignedReceipt {
             receipt_id: ends.receipt_id,
             task_id: ends.task_id,
             receipt_hash: sha256(b"receipt"),
@@ -385,6 +385,8 @@ fn proofs(log: &mut Log) {
         checkpoint: "checkpoint".to_owned(),
     }));
     log.run(Order::CosignHead(CosignHead {
+        compared: 0,
+        is_new: true,
         id: BatchId::from_body("1"),
         line: "line".to_owned(),
     }));
@@ -559,6 +561,15 @@ fn stored_events_and_documents_keep_their_bytes() {
         .map(|document| String::from_utf8(jcs(&json!(document))).unwrap())
         .collect();
     insta::assert_snapshot!("documents", documents.join("\n"));
+    for (text, document) in documents.iter().zip(log.scratch.iter()) {
+        let read: Document = serde_json::from_str(text).unwrap();
+        assert_eq!(read, *document);
+    }
+    let withdrawn = log.scratch.document("permission_6").unwrap();
+    assert!(matches!(
+        &withdrawn.state,
+        State::Permission(request) if matches!(request.answer, Answer::Withdrawn { .. })
+    ));
 }
 
 /// Entries of a memory field: the first one says which field it is, and nothing is written on a field that went on.

@@ -4,7 +4,7 @@ use std::ffi::{OsStr, OsString};
 use std::path::Path;
 use std::process::ExitCode;
 
-use super::Order;
+use super::LaunchOrder;
 
 const MISSING: &str = "this system has no Landlock, which is a part of Linux";
 
@@ -13,15 +13,15 @@ pub(super) fn level() -> Result<u32, String> {
 }
 
 pub(super) fn enter(
-    _order: &Order,
+    _order: &LaunchOrder,
     _program: &OsStr,
     _arguments: impl Iterator<Item = OsString>,
 ) -> String {
     MISSING.to_owned()
 }
 
-pub(super) fn keep(
-    order: &Order,
+pub(super) fn supervise(
+    order: &LaunchOrder,
     _sealed: &OsStr,
     _program: &OsStr,
     _arguments: impl Iterator<Item = OsString>,

@@ -19,7 +19,7 @@ use rustix::process::{
     pidfd_open, wait,
 };
 
-use super::{INSIDE, NOT_STARTED, Order};
+use super::{INSIDE, LaunchOrder, NOT_STARTED};
 
 /// How long processes that do not die are waited for.
 const PATIENCE: Duration = Duration::from_secs(10);
@@ -33,8 +33,8 @@ struct Watch {
 }
 
 /// Keeps a program until it has ended, and returns how. Complaints go to the error output, behind the order's mark.
-pub(super) fn keep(
-    order: &Order,
+pub(super) fn supervise(
+    order: &LaunchOrder,
     sealed: &OsStr,
     program: &OsStr,
     arguments: impl Iterator<Item = OsString>,
@@ -66,7 +66,7 @@ pub(super) fn keep(
 }
 
 /// Makes this process the one that adopts, and finds out whom to watch.
-fn start(order: &Order) -> Result<Watch, String> {
+fn start(order: &LaunchOrder) -> Result<Watch, String> {
     let failed = |what: &str, error: std::io::Error| format!("{what}: {error}");
     nix::sys::prctl::set_child_subreaper(true)
         .map_err(|error| failed("cannot adopt processes", error.into()))?;

@@ -21,9 +21,9 @@ use seccompiler::{
     SeccompRule, TargetArch,
 };
 
-pub(super) use super::keeper::keep;
+pub(super) use super::keeper::supervise;
 pub(super) use super::view::probe as can_view;
-use super::{Order, PROBE, view};
+use super::{LaunchOrder, PROBE, view};
 
 /// The oldest interface that holds back every way to change a file; before it, any file could be truncated.
 const OLDEST: (ABI, u32) = (ABI::V3, 3);
@@ -128,7 +128,7 @@ pub(super) fn level() -> Result<u32, String> {
 
 /// Gives up everything but what the order says, and becomes the program. Returns why it could not.
 pub(super) fn enter(
-    order: &Order,
+    order: &LaunchOrder,
     program: &OsStr,
     arguments: impl Iterator<Item = OsString>,
 ) -> String {
@@ -189,7 +189,7 @@ fn close_descriptors() -> Result<(), String> {
     Ok(())
 }
 
-fn hold_back_files(order: &Order) -> Result<(), String> {
+fn hold_back_files(order: &LaunchOrder) -> Result<(), String> {
     let newest = ABI::V6;
     let hold_back = || {
         Ruleset::default()

@@ -16,7 +16,7 @@ use super::connection::Connection;
 use super::flood::Flood;
 use super::{McpError, Server};
 use crate::secrets::Secrets;
-use crate::tool::within;
+use crate::tool::timeout_ms;
 use crate::vault::SecretHandle;
 
 /// How many tools of one server are taken.
@@ -60,7 +60,7 @@ impl Server {
         let answer = self
             .bounded(
                 &connection,
-                within(self.config.timeout_ms, request),
+                timeout_ms(self.config.timeout_ms, request),
                 connection.service.call_tool_once(params),
             )
             .await?;
@@ -121,7 +121,7 @@ impl Server {
         flood.new_call();
         let outcome = tokio::select! {
             biased;
-            () = flood.noticed() => None,
+            () = flood.exceeded() => None,
             outcome = timeout(Duration::from_millis(limit), answer) => Some(outcome),
         };
         flood.new_call();
@@ -129,7 +129,7 @@ impl Server {
             Some(Ok(Ok(answer))) => return Ok(answer),
             Some(Ok(Err(ServiceError::McpError(error)))) if flood.is_cut(&error) => {
                 // Only this answer was too long.
-                let (code, said) = too_much(flood);
+                let (code, said) = flood_error(flood);
                 return Err(McpError::Failed(code, said));
             }
             Some(Ok(Err(ServiceError::McpError(error)))) => {
@@ -137,8 +137,8 @@ impl Server {
                 let said = format!("error {}: {}", error.code.0, error.message);
                 return Err(McpError::Failed("mcp_protocol_error", said));
             }
-            None => too_much(flood),
-            Some(_) if flood.is_noticed() => too_much(flood),
+            None => flood_error(flood),
+            Some(_) if flood.is_noticed() => flood_error(flood),
             Some(Err(_)) => ("mcp_timeout", format!("no answer within {limit} ms")),
             Some(Ok(Err(error))) => failure(&error),
         };
@@ -147,7 +147,7 @@ impl Server {
     }
 }
 
-pub(super) fn too_much(flood: &Flood) -> (&'static str, String) {
+pub(super) fn flood_error(flood: &Flood) -> (&'static str, String) {
     let max = flood.message_bytes_max();
     (
         "mcp_output_too_large",

@@ -19,7 +19,7 @@ use runs::workflow::Handles;
 use secrecy::{ExposeSecret, SecretString};
 use tokio::time::timeout;
 
-use super::call::too_much;
+use super::call::flood_error;
 use super::flood::Flood;
 use super::stdio::{self, Process};
 use super::{McpError, Server, http};
@@ -86,7 +86,7 @@ impl Server {
             variables: environment(secrets, &config.secrets, handles)?,
             headers: environment(secrets, &config.secret_headers, handles)?,
             bearer: match &config.bearer {
-                Some(ApiKey::Secret(secret)) => Some(secrets.given(secret, handles)?),
+                Some(ApiKey::Secret(secret)) => Some(secrets.resolve(secret, handles)?),
                 Some(key @ ApiKey::Env(_)) => Some(secrets.key(key)?),
                 None => None,
             },
@@ -144,11 +144,11 @@ impl Server {
             Err(_) => format!("not ready within {} ms", config.start_timeout_ms),
         };
         if flood.is_noticed() {
-            let (code, said) = too_much(&flood);
+            let (code, said) = flood_error(&flood);
             return Err(McpError::Failed(code, said));
         }
         let complaint = match &mut process {
-            Some(process) => Some(process.last_words().await),
+            Some(process) => Some(process.stderr_tail().await),
             None => None,
         };
         Err(McpError::Failed(

@@ -79,7 +79,7 @@ impl Flood {
     }
 
     /// Returns when there is too much.
-    pub(super) async fn noticed(&self) {
+    pub(super) async fn exceeded(&self) {
         // The sender lives as long as we do.
         let _ = self
             .0
@@ -119,18 +119,18 @@ impl Flood {
 
 /// A reader of lines that stops when there is too much.
 #[derive(Debug)]
-pub(super) struct Bounded<R> {
+pub(super) struct BoundedLines<R> {
     inner: R,
     flood: Flood,
 }
 
-impl<R> Bounded<R> {
+impl<R> BoundedLines<R> {
     pub(super) const fn new(inner: R, flood: Flood) -> Self {
         Self { inner, flood }
     }
 }
 
-impl<R: AsyncRead + Unpin> AsyncRead for Bounded<R> {
+impl<R: AsyncRead + Unpin> AsyncRead for BoundedLines<R> {
     fn poll_read(
         self: Pin<&mut Self>,
         context: &mut Context<'_>,

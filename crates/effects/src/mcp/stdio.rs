@@ -11,9 +11,9 @@ use tokio::io::{AsyncRead, AsyncReadExt};
 use tokio::process::{ChildStdin, ChildStdout};
 use tokio::task::JoinHandle;
 
-use super::flood::{Bounded, Flood};
+use super::flood::{BoundedLines, Flood};
 use crate::config::McpServerConfig;
-use crate::confine::{Ready, Sandbox};
+use crate::confine::{ConfinedCommand, Sandbox};
 use crate::tool::Group;
 
 /// How much of what a server complains about is kept.
@@ -71,7 +71,7 @@ pub(super) fn start(
     sandbox: &Sandbox,
     secrets: Vec<(String, SecretString)>,
     flood: &Flood,
-) -> Result<(Process, Bounded<ChildStdout>, ChildStdin), String> {
+) -> Result<(Process, BoundedLines<ChildStdout>, ChildStdin), String> {
     let plain = config
         .env
         .iter()
@@ -80,7 +80,7 @@ pub(super) fn start(
         .iter()
         .map(|(name, value)| (name.clone(), value.expose_secret().to_owned()));
     let argv = config.command.as_deref().unwrap_or_default();
-    let Ready {
+    let ConfinedCommand {
         mut command,
         temporary,
         mark,
@@ -122,12 +122,12 @@ pub(super) fn start(
         mark,
         _temporary: temporary,
     };
-    Ok((process, Bounded::new(stdout, flood.clone()), stdin))
+    Ok((process, BoundedLines::new(stdout, flood.clone()), stdin))
 }
 
 impl Process {
     /// Returns the last line of what it complained about, once all of it is here or it goes on for too long.
-    pub(super) async fn last_words(&mut self) -> String {
+    pub(super) async fn stderr_tail(&mut self) -> String {
         let _ = tokio::time::timeout(LAST_WORDS, &mut self.reader).await;
         let line = self.complaints.last_line();
         match line.strip_prefix(&self.mark) {

@@ -118,7 +118,9 @@ pub(super) fn event(completion: &mut Completion, event: Event<'_>) -> Result<Str
     let Event::Data(data) = event else {
         return match completion.finish_reason {
             Some(_) => Ok(String::new()),
-            None => Err(Failure::broken("the stream ended before the answer did")),
+            None => Err(Failure::stream_broken(
+                "the stream ended before the answer did",
+            )),
         };
     };
     let event = super::http::json(data)?;
@@ -135,7 +137,7 @@ pub(super) fn event(completion: &mut Completion, event: Event<'_>) -> Result<Str
             read_usage(completion, event.pointer("/message/usage"));
         }
         "content_block_start" => match text("/content_block/type") {
-            "text" => return Ok(completion.say(text("/content_block/text"))),
+            "text" => return Ok(completion.push_text(text("/content_block/text"))),
             "tool_use" => completion.calls.push(ToolCall {
                 id: text("/content_block/id").to_owned(),
                 name: text("/content_block/name").to_owned(),
@@ -145,7 +147,7 @@ pub(super) fn event(completion: &mut Completion, event: Event<'_>) -> Result<Str
             _ => {}
         },
         "content_block_delta" => match text("/delta/type") {
-            "text_delta" => return Ok(completion.say(text("/delta/text"))),
+            "text_delta" => return Ok(completion.push_text(text("/delta/text"))),
             "input_json_delta" => {
                 let call = completion
                     .calls
@@ -165,7 +167,7 @@ pub(super) fn event(completion: &mut Completion, event: Event<'_>) -> Result<Str
         "message_stop" => end_calls(completion),
         "error" => {
             let error = event.get("error").unwrap_or(&Value::Null);
-            return Err(Failure::told(None, error));
+            return Err(Failure::provider_error(None, error));
         }
         // `ping`, the end of a block, and events that are added one day.
         _ => {}
@@ -197,7 +199,7 @@ pub(super) fn whole(completion: &mut Completion, value: &Value) -> Result<(), Fa
         };
         match text("type") {
             "text" => {
-                completion.say(text("text"));
+                completion.push_text(text("text"));
             }
             "tool_use" => completion.calls.push(ToolCall {
                 id: text("id").to_owned(),

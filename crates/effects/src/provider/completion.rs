@@ -39,7 +39,7 @@ pub(crate) struct ToolCall {
 
 impl Completion {
     /// Adds text and returns what of it may be shown.
-    pub(crate) fn say(&mut self, piece: &str) -> String {
+    pub(crate) fn push_text(&mut self, piece: &str) -> String {
         let shown = self.filter.push(piece);
         self.text.push_str(&shown);
         shown
@@ -241,7 +241,10 @@ mod tests {
 
     fn check(pieces: &[&str], expected: &str) {
         let mut completion = Completion::default();
-        let mut shown: String = pieces.iter().map(|piece| completion.say(piece)).collect();
+        let mut shown: String = pieces
+            .iter()
+            .map(|piece| completion.push_text(piece))
+            .collect();
         shown.push_str(&completion.end_text());
         assert_eq!(shown, expected, "{pieces:?}");
         assert_eq!(completion.text(), expected, "{pieces:?}");
@@ -262,7 +265,7 @@ mod tests {
     #[test]
     fn an_answer_without_a_count_is_estimated_and_says_so() {
         let mut completion = Completion::default();
-        completion.say("12345678");
+        completion.push_text("12345678");
         let value = completion.into_value(&json!({"messages": ["123456"]}));
         assert_eq!(
             value["usage"],

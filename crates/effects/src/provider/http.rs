@@ -9,7 +9,7 @@ use canon::{Integers, Value};
 use engine::port::Deltas;
 use reqwest::header::{CONTENT_TYPE, HeaderMap, HeaderName, HeaderValue};
 use reqwest::{Response, Url};
-use runs::workflow::Performed;
+use runs::workflow::EffectOutcome;
 
 use super::completion::Completion;
 use crate::config::ProviderConfig;
@@ -18,6 +18,9 @@ use crate::sse;
 
 /// The longest answer.
 pub(crate) const RESPONSE_BYTES_MAX: usize = 16 * 1024 * 1024;
+
+/// How many tool calls one answer may ask for.
+const CALLS_MAX: usize = 256;
 /// The longest event of a stream.
 const EVENT_BYTES_MAX: usize = 4 * 1024 * 1024;
 /// How much of an error's body is read.
@@ -76,7 +79,7 @@ impl Failure {
         }
     }
 
-    pub(super) fn broken(message: &str) -> Self {
+    pub(super) fn stream_broken(message: &str) -> Self {
         Self::new("provider_stream_broken", message)
     }
 
@@ -85,7 +88,7 @@ impl Failure {
     }
 
     /// A failure in the provider's own words, with its status or inside a stream that began well.
-    pub(super) fn told(status: Option<u16>, error: &Value) -> Self {
+    pub(super) fn provider_error(status: Option<u16>, error: &Value) -> Self {
         let word = |member: &str| {
             error
                 .get(member)
@@ -122,7 +125,12 @@ impl Failure {
         }
     }
 
-    pub(super) fn performed(self, provider: &str, attempts: u32, scrubber: &Scrubber) -> Performed {
+    pub(super) fn performed(
+        self,
+        provider: &str,
+        attempts: u32,
+        scrubber: &Scrubber,
+    ) -> EffectOutcome {
         let message = scrubber.capped(&self.message, MESSAGE_CHARS_MAX);
         let message = format!("provider `{provider}`: {message}");
         let mut performed = Self { message, ..self }.into_performed();
@@ -132,8 +140,8 @@ impl Failure {
         performed
     }
 
-    pub(super) fn into_performed(self) -> Performed {
-        let mut performed = Performed::error(self.code, self.message);
+    pub(super) fn into_performed(self) -> EffectOutcome {
+        let mut performed = EffectOutcome::error(self.code, self.message);
         if let Some(members) = performed.value.as_object_mut() {
             members.extend(
                 self.status
@@ -257,9 +265,10 @@ async fn attempt(
         let body = read_whole(response, RESPONSE_BYTES_MAX).await?;
         let value = json(&body)?;
         if let Some(error) = value.get("error").filter(|error| !error.is_null()) {
-            return Err(Failure::told(None, error));
+            return Err(Failure::provider_error(None, error));
         }
         (target.whole)(&mut completion, &value)?;
+        check_calls(&completion)?;
         completion.end_text();
     }
     Ok(completion)
@@ -282,7 +291,8 @@ async fn read_stream(
     let mut total = 0_usize;
     loop {
         let chunk = response.chunk().await;
-        let chunk = chunk.map_err(|_| Failure::broken("the connection broke off in the answer"))?;
+        let chunk =
+            chunk.map_err(|_| Failure::stream_broken("the connection broke off in the answer"))?;
         let Some(chunk) = chunk else { break };
         total = total.saturating_add(chunk.len());
         let events = reader.push(&chunk).map_err(|_| too_long());
@@ -291,12 +301,23 @@ async fn read_stream(
         }
         for data in events? {
             let text = (target.event)(completion, Event::Data(&data))?;
+            check_calls(completion)?;
             show(pieces.push(&text));
         }
     }
     (target.event)(completion, Event::End)?;
     show(pieces.push(&completion.end_text()));
     show(pieces.finish());
+    Ok(())
+}
+
+/// Every call becomes several events: an answer with a hundred thousand would hold up everybody.
+fn check_calls(completion: &Completion) -> Result<(), Failure> {
+    if completion.calls.len() > CALLS_MAX {
+        return Err(Failure::unreadable(format!(
+            "the answer asks for more than {CALLS_MAX} tool calls"
+        )));
+    }
     Ok(())
 }
 
@@ -311,7 +332,7 @@ async fn read_whole(mut response: Response, bytes_max: usize) -> Result<Vec<u8>,
     while let Some(chunk) = response
         .chunk()
         .await
-        .map_err(|_| Failure::broken("the connection broke off in the answer"))?
+        .map_err(|_| Failure::stream_broken("the connection broke off in the answer"))?
     {
         if body.len() + chunk.len() > bytes_max {
             return Err(too_long());
@@ -330,7 +351,7 @@ async fn refusal(response: Response) -> Failure {
     let value: Value = serde_json::from_slice(&body).unwrap_or_default();
     Failure {
         retry_after_ms,
-        ..Failure::told(Some(status), value.get("error").unwrap_or(&Value::Null))
+        ..Failure::provider_error(Some(status), value.get("error").unwrap_or(&Value::Null))
     }
 }
 

@@ -36,7 +36,9 @@ pub(super) fn event(completion: &mut Completion, event: Event<'_>) -> Result<Str
     let Event::Data(data) = event else {
         return match completion.finish_reason {
             Some(_) => Ok(String::new()),
-            None => Err(Failure::broken("the stream ended before the answer did")),
+            None => Err(Failure::stream_broken(
+                "the stream ended before the answer did",
+            )),
         };
     };
     if data == DONE.as_bytes() {
@@ -44,7 +46,7 @@ pub(super) fn event(completion: &mut Completion, event: Event<'_>) -> Result<Str
     }
     let chunk = super::http::json(data)?;
     if let Some(error) = chunk.get("error").filter(|error| !error.is_null()) {
-        return Err(Failure::told(None, error));
+        return Err(Failure::provider_error(None, error));
     }
     read_envelope(completion, &chunk);
     let Some(choice) = chunk.pointer("/choices/0") else {
@@ -54,7 +56,7 @@ pub(super) fn event(completion: &mut Completion, event: Event<'_>) -> Result<Str
         completion.finish_reason = Some(reason.to_owned());
     }
     read_calls(completion, choice.pointer("/delta/tool_calls"))?;
-    Ok(completion.say(&text_of(choice.pointer("/delta/content"))))
+    Ok(completion.push_text(&text_of(choice.pointer("/delta/content"))))
 }
 
 pub(super) fn whole(completion: &mut Completion, value: &Value) -> Result<(), Failure> {
@@ -68,7 +70,7 @@ pub(super) fn whole(completion: &mut Completion, value: &Value) -> Result<(), Fa
         .and_then(Value::as_str)
         .map(str::to_owned);
     read_calls(completion, choice.pointer("/message/tool_calls"))?;
-    completion.say(&text_of(choice.pointer("/message/content")));
+    completion.push_text(&text_of(choice.pointer("/message/content")));
     Ok(())
 }
 

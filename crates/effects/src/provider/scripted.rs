@@ -179,7 +179,7 @@ impl Script {
             false => "tool_calls",
         };
         completion.finish_reason = Some(reason.to_owned());
-        completion.say(entry.answer.as_deref().unwrap_or_default());
+        completion.push_text(entry.answer.as_deref().unwrap_or_default());
         completion.end_text();
         completion
     }

@@ -43,13 +43,13 @@ impl Content {
         }
     }
 
-    fn told(self) -> Option<Digest> {
+    fn public_digest(self) -> Option<Digest> {
         (!self.is_secret).then_some(self.sha256)
     }
 }
 
 /// Looks at every file of a folder.
-pub(super) fn look(folder: &Path, limits: Limits, scrubber: &Scrubber) -> io::Result<Snapshot> {
+pub(super) fn snapshot(folder: &Path, limits: Limits, scrubber: &Scrubber) -> io::Result<Snapshot> {
     let mut snapshot = Snapshot::new();
     let mut bytes_left = limits.bytes_max;
     let root = File::open(folder)?;
@@ -128,8 +128,8 @@ pub(super) fn changes(before: &Snapshot, after: &Snapshot, scrubber: &Scrubber) 
             Some(FileChange {
                 path: scrubber.text(path),
                 operation: operation.to_owned(),
-                before_sha256: before.and_then(|content| content.told()),
-                after_sha256: after.and_then(|content| content.told()),
+                before_sha256: before.and_then(|content| content.public_digest()),
+                after_sha256: after.and_then(|content| content.public_digest()),
             })
         })
         .collect()

@@ -13,14 +13,14 @@ use tokio::io::{AsyncRead, AsyncReadExt, AsyncWriteExt};
 use tokio::task::JoinSet;
 use tokio::time::timeout;
 
-use crate::confine::{NOT_STARTED, Ready};
+use crate::confine::{ConfinedCommand, NOT_STARTED};
 
 /// How long outputs are read after the end, for a process that left the group and holds them open.
 const DRAIN: Duration = Duration::from_millis(500);
 
 /// What to run.
-pub(super) struct Order {
-    pub(super) ready: Ready,
+pub(super) struct ProcessSpec {
+    pub(super) ready: ConfinedCommand,
     pub(super) stdin: Option<Vec<u8>>,
     pub(super) timeout_ms: u64,
     pub(super) output_bytes_max: usize,
@@ -28,9 +28,9 @@ pub(super) struct Order {
 
 /// What became of it.
 #[derive(Debug)]
-pub(super) enum Ended {
+pub(super) enum ProcessOutcome {
     Ran {
-        end: End,
+        end: ProcessEnd,
         stdout: Captured,
         stderr: Captured,
     },
@@ -39,7 +39,7 @@ pub(super) enum Ended {
 
 /// How a program that ran ended.
 #[derive(Debug, Clone, Copy)]
-pub(super) enum End {
+pub(super) enum ProcessEnd {
     Exited { code: i32 },
     Killed { signal: i32 },
     TimedOut,
@@ -88,8 +88,8 @@ impl Drop for Group {
     }
 }
 
-pub(super) async fn run(order: Order) -> Ended {
-    let Ready {
+pub(super) async fn run(order: ProcessSpec) -> ProcessOutcome {
+    let ConfinedCommand {
         mut command,
         temporary,
         mark,
@@ -107,7 +107,7 @@ pub(super) async fn run(order: Order) -> Ended {
         .kill_on_drop(!kept);
     let mut child = match command.spawn() {
         Ok(child) => child,
-        Err(error) => return Ended::NotStarted(error.to_string()),
+        Err(error) => return ProcessOutcome::NotStarted(error.to_string()),
     };
     let group = Group::of(child.id(), kept);
     let (stdout, stderr) = (Shared::default(), Shared::default());
@@ -138,27 +138,27 @@ pub(super) async fn run(order: Order) -> Ended {
     let drain = async { while jobs.join_next().await.is_some() {} };
     let _ = timeout(DRAIN, drain).await;
     let end = match status {
-        _ if !in_time => End::TimedOut,
+        _ if !in_time => ProcessEnd::TimedOut,
         Some(Ok(status)) => match (status.code(), status.signal()) {
-            (Some(code), _) => End::Exited { code },
-            (None, signal) => End::Killed {
+            (Some(code), _) => ProcessEnd::Exited { code },
+            (None, signal) => ProcessEnd::Killed {
                 signal: signal.unwrap_or_default(),
             },
         },
-        Some(Err(error)) => return Ended::NotStarted(error.to_string()),
-        None => End::TimedOut,
+        Some(Err(error)) => return ProcessOutcome::NotStarted(error.to_string()),
+        None => ProcessEnd::TimedOut,
     };
     // It may hold many files.
     tokio::task::spawn_blocking(move || drop(temporary));
     let stderr = stderr.take();
     let complaint = stderr.bytes.strip_prefix(mark.as_bytes());
-    if let (End::Exited { code: NOT_STARTED }, Some(complaint), false) =
+    if let (ProcessEnd::Exited { code: NOT_STARTED }, Some(complaint), false) =
         (end, complaint, mark.is_empty())
     {
         let complaint = String::from_utf8_lossy(complaint);
-        return Ended::NotStarted(complaint.trim_end().to_owned());
+        return ProcessOutcome::NotStarted(complaint.trim_end().to_owned());
     }
-    Ended::Ran {
+    ProcessOutcome::Ran {
         end,
         stdout: stdout.take(),
         stderr,

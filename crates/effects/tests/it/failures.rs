@@ -302,3 +302,22 @@ async fn a_redirect_is_not_followed() {
     }
     assert_eq!(elsewhere.seen().len(), 0);
 }
+
+#[tokio::test]
+async fn an_answer_with_too_many_tool_calls_is_refused() {
+    let asking_for = |count: usize| {
+        let call = |number| json!({"id": format!("call_{number}"), "function": {"name": "f", "arguments": "{}"}});
+        let calls: Vec<_> = (0..count).map(call).collect();
+        let body = json!({"id": "c", "model": "m",
+            "choices": [{"finish_reason": "tool_calls", "message": {"content": null, "tool_calls": calls}}]});
+        Reply::Whole(200, vec![], body.to_string())
+    };
+    for (count, is_taken) in [(256, true), (257, false)] {
+        let fake = Fake::start([asking_for(count)]).await;
+        let (performed, _) = ask(&outside(&provider("openai", &fake.url, "")), hello()).await;
+        assert_eq!(performed.ok, is_taken, "{count}");
+        if !is_taken {
+            assert_error(&performed, "provider_unreadable");
+        }
+    }
+}

@@ -10,7 +10,7 @@ use axum::http::{HeaderMap, Response, Uri};
 use effects::{Config, Confinement, Outside, Vault};
 use engine::port::{Deltas, Performer};
 use futures_util::StreamExt;
-use runs::workflow::{Effect, EffectKind, Handles, Performed};
+use runs::workflow::{Effect, EffectKind, EffectOutcome, Handles};
 use serde_json::{Value, json};
 use tokio::net::TcpListener;
 
@@ -180,7 +180,7 @@ pub(crate) fn effect(key: &str, kind: EffectKind, request: Value) -> Effect {
     }
 }
 
-pub(crate) async fn perform(outside: &Outside, kind: EffectKind, request: Value) -> Performed {
+pub(crate) async fn perform(outside: &Outside, kind: EffectKind, request: Value) -> EffectOutcome {
     let effect = effect("llm:main:1", kind, request);
     outside.perform(effect, Deltas::none()).await
 }
@@ -191,7 +191,7 @@ pub(crate) async fn perform_with_secrets(
     kind: EffectKind,
     request: Value,
     names: &[&str],
-) -> Performed {
+) -> EffectOutcome {
     let handles = handles(outside, names).await;
     perform_with(outside, kind, request, &handles).await
 }
@@ -201,7 +201,7 @@ pub(crate) async fn perform_with(
     kind: EffectKind,
     request: Value,
     handles: &Handles,
-) -> Performed {
+) -> EffectOutcome {
     let effect = Effect {
         secrets: handles.clone(),
         ..effect("llm:main:1", kind, request)
@@ -221,7 +221,7 @@ pub(crate) async fn handles(outside: &Outside, names: &[&str]) -> Handles {
 }
 
 /// Asks a model and returns the result with the pieces that were shown.
-pub(crate) async fn ask(outside: &Outside, request: Value) -> (Performed, Vec<String>) {
+pub(crate) async fn ask(outside: &Outside, request: Value) -> (EffectOutcome, Vec<String>) {
     let (sender, mut receiver) = tokio::sync::mpsc::unbounded_channel();
     let effect = effect("llm:main:1", EffectKind::Model, request);
     let performed = outside
@@ -262,7 +262,7 @@ pub(crate) fn conversation() -> Value {
 }
 
 #[track_caller]
-pub(crate) fn assert_error(performed: &Performed, code: &str) {
+pub(crate) fn assert_error(performed: &EffectOutcome, code: &str) {
     assert!(!performed.ok, "{performed:?}");
     assert_eq!(performed.value["code"], code, "{performed:?}");
     assert!(performed.model.is_none());

@@ -4,7 +4,7 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 use effects::{Outside, Vault};
-use runs::workflow::{EffectKind, Handles, Performed};
+use runs::workflow::{EffectKind, EffectOutcome, Handles};
 use serde_json::{Value, json};
 
 use crate::fixture::{
@@ -21,17 +21,17 @@ fn faulty(more: &str) -> String {
     )
 }
 
-async fn call(outside: &Outside, tool: &str, arguments: Value) -> Performed {
+async fn call(outside: &Outside, tool: &str, arguments: Value) -> EffectOutcome {
     let request = json!({"server": "faulty", "tool": tool, "arguments": arguments});
     perform(outside, EffectKind::McpTool, request).await
 }
 
-async fn call_with(outside: &Outside, tool: &str, secrets: &[&str]) -> Performed {
+async fn call_with(outside: &Outside, tool: &str, secrets: &[&str]) -> EffectOutcome {
     let request = json!({"server": "faulty", "tool": tool, "arguments": {}});
     perform_with_secrets(outside, EffectKind::McpTool, request, secrets).await
 }
 
-fn text(performed: &Performed) -> &str {
+fn text(performed: &EffectOutcome) -> &str {
     assert!(performed.ok, "{performed:?}");
     performed.value["content"][0]["text"].as_str().unwrap()
 }
@@ -290,7 +290,7 @@ async fn the_catalog_lists_commands_and_tools_of_servers() {
                 "via": "local", "tool": "wc", "repeatable": true, "read_only": false},
         ]})
     );
-    let names = |performed: &Performed| -> Vec<(String, bool)> {
+    let names = |performed: &EffectOutcome| -> Vec<(String, bool)> {
         let tools = performed.value["tools"].as_array().unwrap();
         tools
             .iter()

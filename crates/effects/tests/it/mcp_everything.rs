@@ -35,7 +35,7 @@ struct Used<'a> {
     secrets: &'a [&'a str],
 }
 
-async fn call(used: &Used<'_>, tool: &str, arguments: Value) -> runs::workflow::Performed {
+async fn call(used: &Used<'_>, tool: &str, arguments: Value) -> runs::workflow::EffectOutcome {
     let request = json!({"server": "everything", "tool": tool, "arguments": arguments});
     perform_with_secrets(used.outside, EffectKind::McpTool, request, used.secrets).await
 }

@@ -5,7 +5,7 @@ use axum::body::{Body, Bytes};
 use axum::http::{HeaderMap, Response};
 use effects::Outside;
 use futures_util::StreamExt;
-use runs::workflow::{EffectKind, Performed};
+use runs::workflow::{EffectKind, EffectOutcome};
 use serde_json::{Value, json};
 use tokio::net::TcpListener;
 
@@ -118,7 +118,7 @@ fn server(url: &str, more: &str) -> String {
     format!("[[mcp_servers]]\nid = \"fake\"\nurl = \"{url}\"\noutput_bytes_max = 50000\n{more}\n")
 }
 
-async fn call(outside: &Outside, tool: &str) -> Performed {
+async fn call(outside: &Outside, tool: &str) -> EffectOutcome {
     let request = json!({"server": "fake", "tool": tool, "arguments": {}});
     perform(outside, EffectKind::McpTool, request).await
 }

@@ -4,7 +4,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use effects::{Confinement, Outside};
-use runs::workflow::{EffectKind, Performed};
+use runs::workflow::{EffectKind, EffectOutcome};
 use rustix::io::{FdFlags, fcntl_setfd};
 use serde_json::json;
 
@@ -60,12 +60,12 @@ impl Place {
     }
 }
 
-async fn run(outside: &Outside, script: &str) -> Performed {
+async fn run(outside: &Outside, script: &str) -> EffectOutcome {
     let request = json!({"tool": "run", "arguments": {"script": script}});
     perform(outside, EffectKind::LocalTool, request).await
 }
 
-fn said(performed: &Performed) -> String {
+fn said(performed: &EffectOutcome) -> String {
     assert!(performed.ok, "{performed:?}");
     format!(
         "{}{}",
@@ -341,7 +341,7 @@ async fn u4_the_limits_are_told_with_the_result() {
         return;
     };
     let place = Place::new();
-    let limits = |performed: Performed| performed.observed.unwrap().sandbox.unwrap();
+    let limits = |performed: EffectOutcome| performed.observed.unwrap().sandbox.unwrap();
     let told = limits(run(&place.outside("network = true\nread = [\"/opt\"]"), "true").await);
     let level = &told["landlock_abi"];
     assert!((3..=6).contains(&level.as_u64().unwrap()), "{told}");

@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use effects::{Confinement, Outside};
-use runs::workflow::{EffectKind, Performed};
+use runs::workflow::{EffectKind, EffectOutcome};
 use serde_json::json;
 
 use crate::fixture::{config, confinement, is_gone, perform, python};
@@ -62,12 +62,12 @@ fn set_mode(path: &std::path::Path, mode: u32) {
     fs::set_permissions(path, fs::Permissions::from_mode(mode)).unwrap();
 }
 
-async fn run(outside: &Outside, script: &str) -> Performed {
+async fn run(outside: &Outside, script: &str) -> EffectOutcome {
     let request = json!({"tool": "run", "arguments": {"script": script}});
     perform(outside, EffectKind::LocalTool, request).await
 }
 
-fn said(performed: &Performed) -> String {
+fn said(performed: &EffectOutcome) -> String {
     let text = |member: &str| performed.value[member].as_str().unwrap_or_default();
     format!("{}{}", text("stdout"), text("stderr"))
 }

@@ -1,7 +1,7 @@
 //! Values of secrets do not come back, whoever holds them and however they are spelt (AP-PRIV-02, AP-PRIV-04).
 
 use canon::sha256;
-use runs::workflow::{EffectKind, Performed};
+use runs::workflow::{EffectKind, EffectOutcome};
 use serde_json::{Value, json};
 
 use crate::fixture::{
@@ -78,7 +78,7 @@ async fn ap_priv_02_a_key_of_the_environment_is_hidden_from_the_start() {
 }
 
 /// Runs a Python program that knows a secret.
-async fn run(secret: &str, more: &str, program: &str) -> Performed {
+async fn run(secret: &str, more: &str, program: &str) -> EffectOutcome {
     let (_folder, vault) = vault(&[("token", secret)]);
     let text = format!(
         "[[tools]]\nname = \"run\"\nargv = [\"{}\", \"-c\", \"{{program}}\"]\n\

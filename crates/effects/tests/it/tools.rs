@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant};
 
 use effects::Outside;
-use runs::workflow::{EffectKind, Handles, Performed};
+use runs::workflow::{EffectKind, EffectOutcome, Handles};
 use serde_json::{Value, json};
 
 use crate::fixture::{
@@ -26,11 +26,11 @@ fn with(more: &str) -> String {
     text.replacen("name = \"run\"\n", &format!("name = \"run\"\n{more}\n"), 1)
 }
 
-async fn run(outside: &Outside, script: &str) -> Performed {
+async fn run(outside: &Outside, script: &str) -> EffectOutcome {
     run_with(outside, script, &[]).await
 }
 
-async fn run_with(outside: &Outside, script: &str, secrets: &[&str]) -> Performed {
+async fn run_with(outside: &Outside, script: &str, secrets: &[&str]) -> EffectOutcome {
     let request = json!({"tool": "run", "arguments": {"script": script}});
     perform_with_secrets(outside, EffectKind::LocalTool, request, secrets).await
 }

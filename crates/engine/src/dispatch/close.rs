@@ -9,7 +9,7 @@ use crate::caller::Caller;
 use crate::engine::Engine;
 use crate::port::{ListQuery, Scope};
 use crate::refused::Refused;
-use crate::turn::{CLOSED_WITH_MAX, ClaimRequest, Done, Lease, SESSION_CLOSED};
+use crate::turn::{CLOSED_WITH_MAX, ClaimRequest, CommandOutcome, Lease, SESSION_CLOSED};
 
 impl Engine {
     /// Ends open Tasks of a Session until few enough are left for one commit, and reads the logs of those: the turn that
@@ -41,7 +41,7 @@ impl Engine {
             for task in open.iter().filter(|task| ends_with_session(task)) {
                 if kept < CLOSED_WITH_MAX {
                     kept += 1;
-                    self.know_task_log(task.key).await?;
+                    self.load_task_log(task.key).await?;
                 } else if let Ok(id) = TaskId::parse(&task.id) {
                     self.end_closed(caller, id).await?;
                 }
@@ -70,7 +70,7 @@ impl Engine {
         session: &SessionId,
         claim: Option<ClaimRequest>,
         key: Option<String>,
-    ) -> Result<Option<Done>, Refused> {
+    ) -> Result<Option<CommandOutcome>, Refused> {
         let document = match self.governed_task(caller, session.as_str(), None).await {
             Ok(document) => document,
             Err(Refused::Domain(Refusal::NotFound { .. })) => return Ok(None),

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use canon::{Digest, Map, Value, sha256};
 use domain::{
     BLOB_MEMBER, Blob, Command, Event, ImportTask, ImportedReceipt, Kind, Order, ReceiptId,
-    Refusal, Scratch, State, Status, Visibility, WorkspaceId, decide,
+    Refusal, Scratch, State, Status, Visibility, WorkspaceId, decide, payload,
 };
 use receipts::{Receipt, event_log_digest};
 
@@ -132,7 +132,8 @@ fn read(bundle: Bundle, bytes: &[u8], workspace_id: WorkspaceId) -> Result<Impor
     let message = message.map(|message| hide_missing(message, &bundle));
     let started_at = own(&bundle, Kind::TaskStarted).map(|event| event.created_at);
     let failed = own(&bundle, Kind::TaskFailed);
-    let failure = failed.and_then(|event| event.payload.get("failure").cloned());
+    let failure =
+        failed.and_then(|event| payload::TaskEnded::of(&event.payload).failure().cloned());
     let (first, last) = match (bundle.events().next(), bundle.events().last()) {
         (Some((_, first)), Some((_, last))) => (first.clone(), last.created_at),
         _ => return Err(refuse("log_invalid", "the log is empty".to_owned())),

@@ -15,7 +15,7 @@ use crate::refused::Refused;
 impl Engine {
     /// Finds the Workspace that a request happens in, before anything is built: from what it names, all of which the
     /// caller must be allowed to see. None where it concerns all of them.
-    pub(super) async fn workspace(
+    pub(crate) async fn workspace(
         &self,
         caller: &Caller,
         request: &Request,
@@ -42,6 +42,11 @@ impl Engine {
                 self.named_workspace(caller, workspace).await?;
                 Ok(new.workspace_id.clone())
             }
+            Request::CreateLocalVault => {
+                // Every tool and provider of the server may be given what is in it.
+                must_be_unbound(caller, "vaults:write for all workspaces")?;
+                Ok(None)
+            }
             Request::CreateSession(new) => {
                 let id = new.workspace_id.clone().unwrap_or_else(WorkspaceId::local);
                 self.named_workspace(caller, Some(&id)).await?;
@@ -52,6 +57,19 @@ impl Engine {
                 self.sees(caller, ResourceKind::Workspace, update.id.as_str())
                     .await?;
                 Ok(Some(update.id.clone()))
+            }
+            Request::AttachContent { id, .. } => {
+                let (kind, id) = (ResourceKind::Artifact, id.as_str());
+                self.workspace_of_visible(caller, kind, id).await
+            }
+            Request::VerifyReceipt { id, .. } => {
+                let (kind, id) = (ResourceKind::Receipt, id.as_str());
+                self.workspace_of_visible(caller, kind, id).await
+            }
+            // Heads belong to no Workspace: a caller that is bound to some does not see them.
+            Request::CosignHead { id, .. } => {
+                let (kind, id) = (ResourceKind::Batch, id.as_str());
+                self.workspace_of_visible(caller, kind, id).await
             }
             Request::UpdateSession(update) => self.session_workspace(caller, &update.id).await,
             Request::CloseSession(id)
@@ -194,6 +212,18 @@ impl Engine {
                 id: VaultId::from_body(&ids.body()),
                 new,
             }),
+            Request::CreateLocalVault => Order::CreateVault(crate::vault::local()),
+            Request::AttachContent { id, sha256, bytes } => {
+                Order::AttachContent(domain::AttachContent { id, sha256, bytes })
+            }
+            Request::VerifyReceipt { id, check } => {
+                let judged = self.judged(caller, &id, &check);
+                Order::RecordVerification(Box::pin(judged).await?)
+            }
+            Request::CosignHead { id, line } => {
+                let cosigned = self.build_cosignature(caller, id, &line);
+                Order::CosignHead(Box::pin(cosigned).await?)
+            }
             Request::CreatePersona(new) => self.build_persona(*new)?,
             Request::Govern(_) => return Err(not_here()),
             Request::UpdatePersona { id, change } => {

@@ -184,7 +184,7 @@ impl Engine {
         task: &Task,
         request: &ReplayTask,
     ) -> Result<Option<Source>, Refused> {
-        let keys = match replay::asks(&request.body) {
+        let keys = match replay::keys_to_check(&request.body) {
             Some(keys) => keys,
             None if task.imported.is_some() => Vec::new(),
             None => {
@@ -198,7 +198,7 @@ impl Engine {
             }
         };
         let source = self.source(&request.id, Include::Request).await??;
-        if keys.iter().all(|key| source.knows(key)) {
+        if keys.iter().all(|key| source.has_key(key)) {
             return Ok(Some(source));
         }
         // It may be the id of a call, and that may stand in an answer that is kept beside the log.

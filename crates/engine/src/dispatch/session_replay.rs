@@ -17,12 +17,12 @@ use crate::caller::Caller;
 use crate::engine::Engine;
 use crate::port::{ListQuery, Scope};
 use crate::refused::Refused;
-use crate::worker::session_replay::{Plan, Planned, salt_of};
+use crate::worker::session_replay::{Plan, PlannedReplay, salt_of};
 use runs::replay::RequestError;
 
 /// What a request asks for.
 #[derive(Default)]
-struct Wanted {
+struct ReplaySelection {
     /// Tasks to replay, with the request of each, in the order in which they were accepted.
     tasks: Vec<(TaskId, Value)>,
     /// Tasks that are left out, and why.
@@ -89,7 +89,7 @@ impl Engine {
         &self,
         caller: &Caller,
         request: &ReplaySession,
-        wanted: Wanted,
+        wanted: ReplaySelection,
     ) -> Result<(Vec<u8>, String), Refused> {
         let mut plan = Plan {
             actor: caller.actor.clone(),
@@ -108,7 +108,7 @@ impl Engine {
             };
             let (order, secrets) = self.check_replay(caller, &replay).await?;
             told.push((salt_of(&plan.salt, Some(number)), secrets));
-            plan.tasks.push(Planned {
+            plan.tasks.push(PlannedReplay {
                 task_id: order.source,
                 mode: order.mode,
                 request: order.request,
@@ -124,7 +124,11 @@ impl Engine {
         Ok((jcs(&value), plan.salt))
     }
 
-    async fn wanted(&self, session: &Document, request: &ReplaySession) -> Result<Wanted, Refused> {
+    async fn wanted(
+        &self,
+        session: &Document,
+        request: &ReplaySession,
+    ) -> Result<ReplaySelection, Refused> {
         let mode = wanted_mode(request)?;
         let mut overrides: BTreeMap<&str, Map<String, Value>> = BTreeMap::new();
         let given = request.body.get("override").and_then(Value::as_object);
@@ -140,7 +144,7 @@ impl Engine {
                 .or_default()
                 .insert(key.to_owned(), value.clone());
         }
-        let mut plan = Wanted::default();
+        let mut plan = ReplaySelection::default();
         let mut imported = Vec::new();
         let mut after = Position::START;
         loop {

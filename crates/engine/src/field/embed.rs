@@ -10,7 +10,7 @@ use std::time::Duration;
 use domain::Timestamp;
 use field::{Embedding, Field, Level, Model, Operation, Vector, text_to_embed};
 
-use super::desk::{Asked, Desk, Task};
+use super::processor::{FieldProcessor, Job, QueuedJob};
 use crate::engine::Engine;
 use crate::port::Embedder;
 
@@ -29,19 +29,19 @@ impl Engine {
     }
 
     /// Returns the vectors for a batch of messages, each in its place.
-    pub(super) async fn embeddings(&self, field: &Field, batch: &[Asked]) -> Vec<Embedding> {
+    pub(super) async fn embeddings(&self, field: &Field, batch: &[QueuedJob]) -> Vec<Embedding> {
         let Some(embedder) = self.embedder() else {
-            return batch.iter().map(Asked::embedding).collect();
+            return batch.iter().map(QueuedJob::embedding).collect();
         };
         let texts = batch.iter().map(|asked| match &asked.task {
-            Task::Message(envelope) => text_to_embed(field, envelope),
-            Task::Retract { .. } | Task::Enrich { .. } => None,
+            Job::Message(envelope) => text_to_embed(field, envelope),
+            Job::Retract { .. } | Job::Enrich { .. } | Job::Escalate { .. } => None,
         });
         let texts: Vec<Option<String>> = texts.collect();
         let mut made = self
             .vectors(embedder, texts.iter().flatten().cloned().collect())
             .await;
-        let one = |(asked, text): (&Asked, &Option<String>)| match (text, &asked.task) {
+        let one = |(asked, text): (&QueuedJob, &Option<String>)| match (text, &asked.task) {
             (Some(_), _) => match &mut made {
                 Ok(made) => made.next().unwrap_or_else(|| {
                     Embedding::Failed("the model gave no usable vector".to_owned())
@@ -49,7 +49,7 @@ impl Engine {
                 Err(reason) => Embedding::Failed(reason.clone()),
             },
             // What a compaction writes is known only when it is decided.
-            (None, Task::Message(envelope)) if envelope.operation() == Operation::Compact => {
+            (None, Job::Message(envelope)) if envelope.operation() == Operation::Compact => {
                 Embedding::Failed("summaries get their vectors later".to_owned())
             }
             (None, _) => asked.embedding(),
@@ -107,14 +107,14 @@ impl Engine {
     }
 
     /// Comes back to units that are left without a vector, until there are none.
-    pub(super) fn enrich_later(&self, desk: &Arc<Desk>) {
+    pub(super) fn enrich_later(&self, processor: &Arc<FieldProcessor>) {
         let Some(embedder) = self.embedder().cloned() else {
             return;
         };
-        if desk.enriching.swap(true, Ordering::AcqRel) {
+        if processor.enriching.swap(true, Ordering::AcqRel) {
             return;
         }
-        let (engine, desk) = (self.clone(), Arc::clone(desk));
+        let (engine, processor) = (self.clone(), Arc::clone(processor));
         self.shared.spawn.spawn(Box::pin(async move {
             let mut wait = WAIT_FIRST;
             loop {
@@ -122,7 +122,7 @@ impl Engine {
                 if engine.is_draining() {
                     break;
                 }
-                let pending = desk.pending(ENRICHED_MAX).await;
+                let pending = processor.pending(ENRICHED_MAX).await;
                 if pending.is_empty() {
                     break;
                 }
@@ -133,9 +133,9 @@ impl Engine {
                 };
                 let mut enriched = false;
                 for (unit_id, embedding) in ids.into_iter().zip(made) {
-                    let task = Task::Enrich { unit_id, embedding };
+                    let task = Job::Enrich { unit_id, embedding };
                     // A unit that was replaced or purged meanwhile needs none any more.
-                    enriched |= engine.administer_field(&desk, task).await.is_ok();
+                    enriched |= engine.administer_field(&processor, task).await.is_ok();
                 }
                 wait = if enriched {
                     WAIT_FIRST
@@ -143,17 +143,17 @@ impl Engine {
                     (wait * 2).min(WAIT_MAX)
                 };
             }
-            desk.enriching.store(false, Ordering::Release);
+            processor.enriching.store(false, Ordering::Release);
         }));
     }
 }
 
-impl Asked {
+impl QueuedJob {
     /// Returns what this brings along: nothing but the built-in model, or the vector of an enrichment.
     fn embedding(&self) -> Embedding {
         match &self.task {
-            Task::Message(_) | Task::Retract { .. } => Embedding::BuiltIn,
-            Task::Enrich { embedding, .. } => embedding.clone(),
+            Job::Message(_) | Job::Retract { .. } | Job::Escalate { .. } => Embedding::BuiltIn,
+            Job::Enrich { embedding, .. } => embedding.clone(),
         }
     }
 }

@@ -9,7 +9,7 @@ use canon::Value;
 use field::{Debouncer, Notification};
 use tokio::sync::broadcast;
 
-use super::desk::Pushed;
+use super::processor::PushBatch;
 use super::{FieldName, FieldRefused, ceiling, credential};
 use crate::caller::Caller;
 use crate::engine::{Engine, Shared};
@@ -32,12 +32,12 @@ pub struct FieldFrame {
 pub struct FieldStream {
     shared: Arc<Shared>,
     agent_id: String,
-    pushed: broadcast::Receiver<Arc<Pushed>>,
+    pushed: broadcast::Receiver<Arc<PushBatch>>,
     debouncer: Debouncer,
     ready: VecDeque<FieldFrame>,
     /// The sequence of the last operation heard of.
     seq: u64,
-    _seat: Seat,
+    _seat: ListenerGuard,
     _open: OpenStream,
 }
 
@@ -57,12 +57,12 @@ impl Listeners {
 
 /// Somebody who listens for an agent, until this is dropped.
 #[derive(Debug)]
-pub(super) struct Seat {
+pub(super) struct ListenerGuard {
     listeners: Arc<Listeners>,
     agent_id: String,
 }
 
-impl Seat {
+impl ListenerGuard {
     pub(super) fn take(listeners: &Arc<Listeners>, agent_id: &str) -> Self {
         *listeners.counts().entry(agent_id.to_owned()).or_default() += 1;
         Self {
@@ -72,7 +72,7 @@ impl Seat {
     }
 }
 
-impl Drop for Seat {
+impl Drop for ListenerGuard {
     fn drop(&mut self) {
         let mut counts = self.listeners.counts();
         if let Some(count) = counts.get_mut(&self.agent_id) {
@@ -99,16 +99,16 @@ impl Engine {
             scope: "field:read",
         })?;
         let open = OpenStream::of(&self.shared, caller)?;
-        let desk = self.shared.fields.desk(&FieldName::of(caller, name)?);
-        let mut held = desk.held().await;
+        let processor = self.shared.fields.processor(&FieldName::of(caller, name)?);
+        let mut held = processor.held().await;
         let held = match &mut *held {
             Some(held) => held,
-            empty => empty.insert(self.open_field(&desk).await?),
+            empty => empty.insert(self.open_field(&processor).await?),
         };
         let field = &held.field;
         field.check_listener(&credential(caller, ceiling), agent_id)?;
         // While nobody can write: everything after this is heard.
-        let (pushed, seat) = desk.listen(agent_id);
+        let (pushed, seat) = processor.listen(agent_id);
         Ok(FieldStream {
             shared: Arc::clone(&self.shared),
             agent_id: agent_id.to_owned(),
@@ -159,7 +159,7 @@ impl FieldStream {
         }
     }
 
-    fn take(&mut self, pushed: &Pushed) {
+    fn take(&mut self, pushed: &PushBatch) {
         self.seq = pushed.seq;
         let now = self.shared.clock.now();
         let own = pushed

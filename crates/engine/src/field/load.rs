@@ -8,7 +8,7 @@ use canon::Digest;
 use domain::{Document, Event, FieldId, Kind, Position};
 use field::{Content, Entry, Field};
 
-use super::desk::{Desk, Held};
+use super::processor::{CachedField, FieldProcessor};
 use crate::engine::Engine;
 use crate::port::{FieldSegment, ReadEvents, Scope, StoredEvent};
 use crate::refused::Refused;
@@ -20,8 +20,11 @@ const SEGMENT_LEN: u64 = 1_024;
 
 impl Engine {
     /// Folds the log of a field; one that does not exist is empty.
-    pub(super) async fn load_field(&self, desk: &Desk) -> Result<Held, Refused> {
-        let id = FieldId::of(&desk.workspace_id, &desk.name);
+    pub(super) async fn load_field(
+        &self,
+        processor: &FieldProcessor,
+    ) -> Result<CachedField, Refused> {
+        let id = FieldId::of(&processor.workspace_id, &processor.name);
         let Some(document) = self.shared_document(id.as_str()).await? else {
             return Ok(self.empty_field());
         };
@@ -40,7 +43,11 @@ impl Engine {
     }
 
     /// Folds the events behind what was read of a field, each of which follows the one before it.
-    async fn read_log(&self, document: &Document, mut held: Held) -> Result<Held, Refused> {
+    async fn read_log(
+        &self,
+        document: &Document,
+        mut held: CachedField,
+    ) -> Result<CachedField, Refused> {
         let mut after = held.position;
         loop {
             let query = ReadEvents {
@@ -62,7 +69,7 @@ impl Engine {
                     }
                     held.version = newest;
                     held.position = after;
-                    Ok::<Held, Refused>(held)
+                    Ok::<CachedField, Refused>(held)
                 })
                 .await??;
             held = self.keep_segment(held).await?;
@@ -74,8 +81,8 @@ impl Engine {
         Ok(held)
     }
 
-    fn empty_field(&self) -> Held {
-        Held {
+    fn empty_field(&self) -> CachedField {
+        CachedField {
             field: Field::new(self.shared.fields.config().clone()),
             version: 0,
             key: None,
@@ -85,7 +92,7 @@ impl Engine {
     }
 
     /// Reads what is kept of a field's fold. One segment that cannot be used makes all of them useless: the log says it.
-    async fn read_segments(&self, document: &Document) -> Result<Held, Refused> {
+    async fn read_segments(&self, document: &Document) -> Result<CachedField, Refused> {
         let mut held = self.empty_field();
         held.key = Some(document.key);
         loop {
@@ -116,7 +123,11 @@ impl Engine {
     }
 
     /// Forgets what is kept of a field's fold, which is then read from the log.
-    async fn without_segments(&self, document: &Document, error: String) -> Result<Held, Refused> {
+    async fn without_segments(
+        &self,
+        document: &Document,
+        error: String,
+    ) -> Result<CachedField, Refused> {
         tracing::warn!(error, "a field is folded again from its log");
         self.shared.store.drop_field_segments(document.key).await?;
         let mut empty = self.empty_field();
@@ -125,7 +136,7 @@ impl Engine {
     }
 
     /// Keeps what was folded since the last segment, once that is enough for one. Losing it costs the next start some time.
-    pub(super) async fn keep_segment(&self, mut held: Held) -> Result<Held, Refused> {
+    pub(super) async fn keep_segment(&self, mut held: CachedField) -> Result<CachedField, Refused> {
         let Some(field) = held.key.filter(|_| held.is_due()) else {
             return Ok(held);
         };
@@ -172,7 +183,7 @@ impl Engine {
     }
 }
 
-impl Held {
+impl CachedField {
     /// Returns whether enough was folded since the last segment for another.
     pub(super) fn is_due(&self) -> bool {
         self.version >= self.kept + SEGMENT_LEN
@@ -189,7 +200,11 @@ fn damaged(problem: impl std::fmt::Display) -> Refused {
 }
 
 /// Folds a segment that begins where what was read ends, and ends within the log.
-fn take_in(mut held: Held, segment: &FieldSegment, version: u64) -> Result<Held, String> {
+fn take_in(
+    mut held: CachedField,
+    segment: &FieldSegment,
+    version: u64,
+) -> Result<CachedField, String> {
     let follows = segment.after == held.version && segment.last > segment.after;
     if !follows || segment.position <= held.position {
         return Err("a segment does not follow the one before it".to_owned());
@@ -225,13 +240,13 @@ fn read(page: &[StoredEvent], mut newest: u64) -> Result<(Vec<Read>, u64), Refus
             continue;
         }
         let entry = Entry::read(event.sequence, &event.payload).map_err(damaged)?;
-        let (text, vector) = entry.beside(&event.payload);
+        let (text, vector) = entry.content_digests(&event.payload);
         entries.push((entry, text, vector));
     }
     Ok((entries, newest))
 }
 
-fn apply(held: &mut Held, entry: &Entry, content: &Content) -> Result<(), Refused> {
+fn apply(held: &mut CachedField, entry: &Entry, content: &Content) -> Result<(), Refused> {
     held.field.apply(entry, Some(content)).map_err(damaged)?;
     held.version = entry.seq;
     Ok(())

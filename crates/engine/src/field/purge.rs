@@ -4,13 +4,13 @@
 use canon::{Digest, Value};
 use field::{CompactStrategy, Entry, Envelope, Event, Field, Operation};
 
-use super::desk::Held;
+use super::processor::CachedField;
 use crate::engine::Engine;
 use crate::port::Erased;
 use crate::refused::Refused;
 
 /// Messages that one batch can hold: as many purges may have been cut short together.
-const CUT_SHORT_MAX: usize = super::desk::BATCH_LEN_MAX;
+const CUT_SHORT_MAX: usize = super::processor::BATCH_LEN_MAX;
 
 /// Returns whether an entry is a purge, also one that found nothing to erase.
 pub(super) fn is_purge(entry: &Entry) -> bool {
@@ -55,7 +55,7 @@ impl Engine {
     /// log.
     pub(super) async fn erase(
         &self,
-        held: &mut Held,
+        held: &mut CachedField,
         digests: Vec<Digest>,
     ) -> Result<Erased, Refused> {
         let Some(key) = held.key else {
@@ -72,7 +72,7 @@ impl Engine {
     }
 
     /// Comes to an end with a purge that was cut short.
-    pub(super) async fn finish_purge(&self, held: &mut Held) -> Result<(), Refused> {
+    pub(super) async fn finish_purge(&self, held: &mut CachedField) -> Result<(), Refused> {
         let digests = last_erased(&held.field);
         if digests.is_empty() {
             return Ok(());

@@ -6,10 +6,10 @@ use std::fmt;
 use canon::Value;
 use domain::{Task, TaskId};
 use field::{Caller, Code, Envelope, OPERATOR};
-use runs::workflow::Performed;
+use runs::workflow::EffectOutcome;
 use serde_json::json;
 
-use super::desk::Sender;
+use super::processor::Sender;
 use super::{DEFAULT_NAME, FieldName, FieldRefused};
 use crate::engine::Engine;
 use crate::refused::Refused;
@@ -43,7 +43,7 @@ impl Engine {
         &self,
         at: AtMemory<'_>,
         request: &Value,
-    ) -> Result<Performed, Refused> {
+    ) -> Result<EffectOutcome, Refused> {
         let text = |pointer: &str| {
             let found = request.pointer(pointer).and_then(Value::as_str);
             found.unwrap_or_default().to_owned()
@@ -69,10 +69,11 @@ impl Engine {
             self.say_for_task(&at, "RECORD", payload).await
         };
         match answer {
-            Ok(answer) => Ok(Performed::ok(shown(&answer))),
-            Err(FieldRefused::Protocol(refusal)) => {
-                Ok(Performed::error(refusal.code().as_str(), refusal.message()))
-            }
+            Ok(answer) => Ok(EffectOutcome::ok(shown(&answer))),
+            Err(FieldRefused::Protocol(refusal)) => Ok(EffectOutcome::error(
+                refusal.code().as_str(),
+                refusal.message(),
+            )),
             Err(FieldRefused::Engine(refused)) => Err(refused),
         }
     }
@@ -85,13 +86,13 @@ impl Engine {
     ) -> Result<Value, FieldRefused> {
         let id = format!("{}:{}", at.id, at.key);
         let said = self
-            .tell_default_field(at, &id, operation, payload.clone())
+            .send_to_default_field(at, &id, operation, payload.clone())
             .await;
         match &said {
             Err(FieldRefused::Protocol(refusal)) if refusal.code() == Code::AgentNotRegistered => {
                 let joins = json!({"id": agent(at.task), "role": role(at.task)});
                 let joined = self
-                    .tell_default_field(at, &format!("{id}:join"), "REGISTER", joins)
+                    .send_to_default_field(at, &format!("{id}:join"), "REGISTER", joins)
                     .await;
                 match joined {
                     // Another Task of the persona was faster.
@@ -99,13 +100,14 @@ impl Engine {
                         if refusal.code() == Code::AgentIdTaken => {}
                     joined => drop(joined?),
                 }
-                self.tell_default_field(at, &id, operation, payload).await
+                self.send_to_default_field(at, &id, operation, payload)
+                    .await
             }
             _ => said,
         }
     }
 
-    async fn tell_default_field(
+    async fn send_to_default_field(
         &self,
         at: &AtMemory<'_>,
         id: &str,
@@ -117,13 +119,13 @@ impl Engine {
             "agent_id": agent(at.task), "session_id": at.task.session_id, "epoch": 0, "payload": payload,
         });
         let envelope = Envelope::from_json(&envelope, None)?;
-        let envelope = envelope.known_by(|digest| self.mac([digest.as_bytes().as_slice()]));
+        let envelope = envelope.map_digest(|digest| self.mac([digest.as_bytes().as_slice()]));
         let name = FieldName {
             workspace_id: at.task.workspace_id.clone(),
             name: DEFAULT_NAME.to_owned(),
         };
         self.may_store(Some(&name.workspace_id), 1).await?;
-        let desk = self.shared.fields.desk(&name);
+        let processor = self.shared.fields.processor(&name);
         let sender = Sender {
             actor: at.task.created_by.clone(),
             caller: Caller {
@@ -133,7 +135,7 @@ impl Engine {
                 agents: vec![agent(at.task)],
             },
         };
-        self.ask(&desk, sender, envelope).await
+        self.ask(&processor, sender, envelope).await
     }
 }
 

@@ -2,7 +2,7 @@
 
 use canon::{Map, Value};
 use domain::{GovernedStart, NewGoverned, Problem};
-use runs::workflow::governed::Replaced;
+use runs::workflow::governed::ReplacedOption;
 
 use crate::engine::Engine;
 
@@ -10,7 +10,7 @@ use crate::engine::Engine;
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Demands {
     /// The weakest mode that is taken.
-    pub mode: Least,
+    pub mode: MinimumMode,
     /// Tools without a contract must be blocked.
     pub blocks_unmatched: bool,
     /// Contracts must be a configured set: those that a session brings along are refused.
@@ -19,7 +19,7 @@ pub struct Demands {
 
 /// The weakest mode of a session, weakest first.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default)]
-pub enum Least {
+pub enum MinimumMode {
     /// Nothing is judged.
     #[default]
     LogOnly,
@@ -29,12 +29,12 @@ pub enum Least {
     Enforce,
 }
 
-impl Least {
+impl MinimumMode {
     const fn as_str(self) -> &'static str {
         match self {
-            Least::LogOnly => "log-only",
-            Least::Shadow => "shadow",
-            Least::Enforce => "enforce",
+            MinimumMode::LogOnly => "log-only",
+            MinimumMode::Shadow => "shadow",
+            MinimumMode::Enforce => "enforce",
         }
     }
 }
@@ -48,10 +48,10 @@ impl Demands {
     fn hold_for(&self, options: &Map<String, Value>, own_contracts: bool) -> Result<(), Problem> {
         let word = |name: &str| options.get(name).and_then(Value::as_str);
         let mode = match word("mode") {
-            Some("log-only") => Least::LogOnly,
-            Some("shadow") => Least::Shadow,
+            Some("log-only") => MinimumMode::LogOnly,
+            Some("shadow") => MinimumMode::Shadow,
             // The default.
-            _ => Least::Enforce,
+            _ => MinimumMode::Enforce,
         };
         let weaker = |param: &str, demanded: &str| {
             let message = format!("the operator demands `{param}`: {demanded}");
@@ -71,16 +71,16 @@ impl Demands {
     }
 
     /// Refuses options in place of what a configured set says: it would bind nobody.
-    pub(super) fn leave_contracts(&self, replaced: Option<Replaced>) -> Result<(), Problem> {
+    pub(super) fn leave_contracts(&self, replaced: Option<ReplacedOption>) -> Result<(), Problem> {
         let Some(replaced) = replaced.filter(|_| self.configured_contracts) else {
             return Ok(());
         };
         let (param, differs) = match replaced {
-            Replaced::Providers => (
+            ReplacedOption::Providers => (
                 "provider_constraints",
                 "`provider_constraints` differ from those of the set",
             ),
-            Replaced::Prices => (
+            ReplacedOption::Prices => (
                 "pricing",
                 "`pricing` has a price below the one of the product's table, or a model that is not in it",
             ),
@@ -98,7 +98,7 @@ impl Engine {
     pub(super) fn still_admitted(
         &self,
         start: &GovernedStart,
-        replaced: Option<Replaced>,
+        replaced: Option<ReplacedOption>,
     ) -> Result<(), Problem> {
         let own_contracts = self.shared.contracts_of(start.sha256).is_none();
         let demands = self.shared.demands();

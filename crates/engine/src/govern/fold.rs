@@ -9,21 +9,21 @@ use std::sync::Arc;
 use canon::{Map, Value, jcs, sha256};
 use domain::{
     Document, Event, GOVERNED_WORKFLOW, GovernedFiles, GovernedInput, GovernedOperation,
-    GovernedStart, Kind, Position, State, Task, TaskId, Timestamp,
+    GovernedStart, Kind, Position, State, Task, TaskId, Timestamp, payload,
 };
 use runs::workflow::EffectAnswer;
 use runs::workflow::governed::{
-    Contracts, GovernedSession, GovernedWorkflow, Parties, Subject, awaited, kept_captures,
+    Contracts, GovernedSession, GovernedWorkflow, Parties, Subject, awaited, retained_captures,
 };
 use serde::Deserialize as _;
 use serde_json::json;
 use tokio::sync::{OwnedMutexGuard, oneshot};
 
-use super::{Known, no_session};
+use super::{OpenProgram, no_session};
 use crate::engine::Engine;
 use crate::port::{ReadEvents, Scope};
 use crate::refused::Refused;
-use crate::turn::Written;
+use crate::turn::CommitContents;
 use crate::view;
 
 /// Events whose texts are in memory at once.
@@ -31,7 +31,7 @@ const FOLDED_AT_ONCE: usize = 16;
 
 /// A governed session, and how far its log is in it.
 #[derive(Debug)]
-pub(super) struct Folded {
+pub(super) struct GovernedFold {
     pub(super) subject: Subject,
     /// What a session began with.
     start: Option<GovernedStart>,
@@ -44,9 +44,9 @@ pub(super) struct Folded {
     expected: VecDeque<Map<String, Value>>,
 }
 
-impl Folded {
+impl GovernedFold {
     /// Takes note that an input it has taken is durable.
-    pub(super) fn committed(&mut self, written: &Written, task: Position, at: Timestamp) {
+    pub(super) fn committed(&mut self, written: &CommitContents, task: Position, at: Timestamp) {
         let events = written.events().iter();
         let own = events.filter(|(stored, _)| stored.links.task == Some(task));
         let last = own.map(|(stored, _)| stored.position).max();
@@ -60,7 +60,7 @@ impl Folded {
         match event.kind() {
             Ok(Kind::EffectRecorded) => {
                 let key = awaited(self.inputs + 1).key;
-                if event.payload.get("effect_key").and_then(Value::as_str) != Some(key.as_str()) {
+                if event.effect_key() != Some(key.as_str()) {
                     return Err("an input is missing");
                 }
                 let answer = EffectAnswer::recorded(event);
@@ -87,7 +87,7 @@ impl Folded {
     pub(super) fn kept(&self, operation: GovernedOperation) -> GovernedOperation {
         match (operation, &self.start) {
             (GovernedOperation::Capture { captures }, Some(start)) => GovernedOperation::Capture {
-                captures: kept_captures(start, captures),
+                captures: retained_captures(start, captures),
             },
             (other, _) => other,
         }
@@ -136,8 +136,8 @@ impl Engine {
     /// so that a long history is read once and not again and again.
     pub(super) async fn hold_known(
         &self,
-        known: &Known,
-    ) -> Result<OwnedMutexGuard<Option<Folded>>, Refused> {
+        known: &OpenProgram,
+    ) -> Result<OwnedMutexGuard<Option<GovernedFold>>, Refused> {
         let mut slot = Arc::clone(&known.folded).lock_owned().await;
         if slot.is_some() {
             return Ok(slot);
@@ -157,7 +157,7 @@ impl Engine {
         })?
     }
 
-    async fn read_whole(&self, id: &TaskId) -> Result<Folded, Refused> {
+    async fn read_whole(&self, id: &TaskId) -> Result<GovernedFold, Refused> {
         let document = self.shared_document(id.as_str()).await?;
         let document = document.ok_or_else(no_session)?;
         let State::Task(task) = &document.state else {
@@ -169,10 +169,10 @@ impl Engine {
     /// Brings a session up to its Task's newest event.
     pub(super) async fn folded(
         &self,
-        known: Option<Folded>,
+        known: Option<GovernedFold>,
         document: &Document,
         task: &Task,
-    ) -> Result<Folded, Refused> {
+    ) -> Result<GovernedFold, Refused> {
         let unreadable = |detail: String| Refused::Internal {
             detail: format!("governed session {}: {detail}", document.id),
         };
@@ -214,7 +214,7 @@ impl Engine {
                 }
                 let judged;
                 (folded, judged) = self
-                    .judging(&task.created_by, move || {
+                    .run_judgement(&task.created_by, move || {
                         let judged = events.iter().try_for_each(|event| folded.take(event));
                         (folded, judged)
                     })
@@ -228,20 +228,21 @@ impl Engine {
     }
 
     /// Keeps the index of places in step with a workflow that was read or has gone on.
-    pub(super) fn note_places(&self, key: Position, task: &Task, folded: &Folded) {
+    pub(super) fn note_places(&self, key: Position, task: &Task, folded: &GovernedFold) {
         if let Subject::Workflow(workflow) = &folded.subject {
             let governed = &self.shared.governed;
             governed.note_places(key, &task.workspace_id, workflow);
         }
     }
 
-    async fn begin_folded(&self, task: &Task) -> Result<Folded, Refused> {
+    async fn begin_folded(&self, task: &Task) -> Result<GovernedFold, Refused> {
         let payload = self.payload(task.submitted).await?;
-        let input = payload.get("input").cloned().unwrap_or_default();
+        let input = payload::TaskSubmitted::of(&payload).input();
+        let input = input.cloned().unwrap_or_default();
         let bad = |detail: String| Refused::Internal { detail };
         if &*task.workflow == GOVERNED_WORKFLOW {
             let workflow = GovernedWorkflow::begin(&input).map_err(bad)?;
-            return Ok(Folded {
+            return Ok(GovernedFold {
                 last: workflow.began_at(),
                 subject: Subject::Workflow(Box::new(workflow)),
                 start: None,
@@ -255,7 +256,7 @@ impl Engine {
             .compiled_recorded(&task.created_by, &start.contracts)
             .await?;
         let session = GovernedSession::begin_under(&start, &contracts).map_err(bad)?;
-        Ok(Folded {
+        Ok(GovernedFold {
             subject: Subject::Session(Box::new(session)),
             last: start.at,
             start: Some(start),
@@ -277,7 +278,7 @@ impl Engine {
         }
         let files = files.clone();
         let contracts = self
-            .judging(actor, move || Contracts::compile_recorded(&files))
+            .run_judgement(actor, move || Contracts::compile_recorded(&files))
             .await??;
         self.shared
             .governed

@@ -5,24 +5,24 @@ use std::sync::Arc;
 use canon::{Digest, Map, Value, jcs, sha256};
 use domain::{
     Command, CreateSession, Document, GOVERNED, GovernedFiles, GovernedOperation, GovernedStart,
-    NewGoverned, NewPlace, OpenGoverned, Order, Problem, Refusal, ResourceKind, SessionId, State,
-    SubmitTask, TaskId, TaskInput, Telling, WorkspaceId,
+    NewGoverned, NewPlace, OpenGoverned, Order, Problem, Refusal, ResourceKind, RulesVersion,
+    SessionId, State, SubmitTask, TaskId, TaskInput, WorkspaceId,
 };
 use runs::workflow::{self, governed::Contracts};
 use serde_json::json;
 use tokio::sync::OwnedMutexGuard;
 
-use super::fold::Folded;
-use super::take::STALE_TRIES;
+use super::fold::GovernedFold;
+use super::input::STALE_TRIES;
 use super::{intent, no_session};
 use crate::caller::Caller;
 use crate::dispatch::Idempotency;
 use crate::engine::Engine;
 use crate::refused::Refused;
-use crate::turn::{ClaimRequest, Done, Lease, Written};
+use crate::turn::{ClaimRequest, CommandOutcome, CommitContents, Lease};
 
 /// What a Task of a governed program runs, and the member of its metadata that says how its program calls it.
-pub(super) struct Begins<'a> {
+pub(super) struct GovernedTask<'a> {
     pub(super) workflow: &'static str,
     pub(super) named: (&'static str, &'a str),
 }
@@ -86,7 +86,7 @@ impl Engine {
             None => {
                 let judged = contracts.clone();
                 let (options, principal) = (options.clone(), new.principal.clone());
-                let admitted = self.judging(&caller.actor, move || {
+                let admitted = self.run_judgement(&caller.actor, move || {
                     judged.admit(&options, principal.as_ref())
                 });
                 Some(admitted.await?)
@@ -112,7 +112,7 @@ impl Engine {
             policies,
             slots: std::collections::BTreeMap::new(),
             workflow: None,
-            telling: Telling::Requests,
+            rules_version: RulesVersion::Requests,
         };
         let key = idempotency.map(|given| given.key);
         for _ in 0..STALE_TRIES {
@@ -127,7 +127,7 @@ impl Engine {
                 let named = joining.session_contract.as_str();
                 if let Err(problem) = self.has_role_contract(named, &start.contracts, start.sha256)
                 {
-                    self.let_go(held, &Written::default(), false);
+                    self.unlock_workflow(held, &CommitContents::default(), false);
                     return Err(problem.into());
                 }
                 let labels = &mut joining.place.labels;
@@ -139,7 +139,7 @@ impl Engine {
                 joined = Some((held, told));
             }
             let session_id = SessionId::governed(&workspace, &own);
-            let begins = Begins {
+            let begins = GovernedTask {
                 workflow: GOVERNED,
                 named: ("replay_session_id", &own),
             };
@@ -157,7 +157,7 @@ impl Engine {
             match self.order(command, claim, Lease::None).await {
                 Ok(done) => {
                     if let Some(held) = held {
-                        self.let_go(held, &done.written, done.changed);
+                        self.unlock_workflow(held, &done.written, done.changed);
                     }
                     // Of equal requests at the same time, all are answered with what the first one began.
                     let document = self.answered_with(&done).await?;
@@ -184,7 +184,7 @@ impl Engine {
         workspace: &WorkspaceId,
         workflow: &Document,
         asked: Option<&NewPlace>,
-    ) -> Result<Option<(OwnedMutexGuard<Option<Folded>>, Vec<String>)>, Refused> {
+    ) -> Result<Option<(OwnedMutexGuard<Option<GovernedFold>>, Vec<String>)>, Refused> {
         let Some(handoff) = asked.and_then(|asked| asked.handoff_id.as_deref()) else {
             return Ok(None);
         };
@@ -240,7 +240,10 @@ impl Engine {
     }
 
     /// Finds the Task that a request began, or an equal one before it.
-    pub(super) async fn answered_with(&self, done: &Done) -> Result<Arc<Document>, Refused> {
+    pub(super) async fn answered_with(
+        &self,
+        done: &CommandOutcome,
+    ) -> Result<Arc<Document>, Refused> {
         let event = self.event_at(done.answer).await?.ok_or_else(no_session)?;
         let document = self.shared_document(&event.resource.id).await?;
         document.ok_or_else(no_session)
@@ -252,7 +255,7 @@ impl Engine {
         workspace: &WorkspaceId,
         session_id: SessionId,
         task_id: TaskId,
-        begins: Begins<'_>,
+        begins: GovernedTask<'_>,
         start: &impl serde::Serialize,
     ) -> Result<OpenGoverned, Refused> {
         let lost = |detail: &str| Refused::Internal {
@@ -306,7 +309,7 @@ impl Engine {
                 let session = folded.session()?;
                 let works_in = session.workflow_id().map(str::to_owned);
                 let start = folded.start().cloned().ok_or_else(no_session)?;
-                Ok::<_, Refused>((start, session.labels(), works_in, session.over()))
+                Ok::<_, Refused>((start, session.labels(), works_in, session.closed_problem()))
             })
             .await??;
         if workflow.is_some_and(|asked| works_in.as_deref() != Some(asked)) {
@@ -348,7 +351,7 @@ impl Engine {
         let key = caller.key_id.as_deref();
         let is_known = self
             .read_folded(document, |folded| {
-                folded.parties().works(&caller.actor, key)
+                folded.parties().is_worker(&caller.actor, key)
             })
             .await?;
         if is_known {
@@ -488,7 +491,7 @@ impl Engine {
         }
         let own = files.clone();
         let contracts = self
-            .judging(actor, move || Contracts::compile(&own))
+            .run_judgement(actor, move || Contracts::compile(&own))
             .await??;
         self.shared
             .governed

@@ -5,11 +5,12 @@ use std::time::Duration;
 use canon::Value;
 use domain::{
     Document, GovernedFiles, Position, Problem, ResourceKind, State, Timestamp, WorkspaceId,
+    payload,
 };
 use runs::workflow::governed::GovernedSession;
 use serde_json::json;
 
-use super::fold::Folded;
+use super::fold::GovernedFold;
 use super::no_session;
 use crate::caller::Caller;
 use crate::engine::Engine;
@@ -114,10 +115,10 @@ impl Engine {
         let request = permissions(after, limit);
         let now = self.shared.clock.now();
         let order = match decided {
-            false => crate::read::Order::OldestFirst,
-            true => crate::read::Order::NewestFirst,
+            false => crate::read::ListOrder::OldestFirst,
+            true => crate::read::ListOrder::NewestFirst,
         };
-        let keep = |_: &Document| crate::read::Look::Keep;
+        let keep = |_: &Document| crate::read::Selection::Keep;
         let show = |view: &domain::View| match decided {
             false => shown_approval(view, now),
             true => shown_decision(view),
@@ -186,15 +187,15 @@ impl Engine {
         limit: usize,
     ) -> Result<(Vec<WaitingApproval>, Option<Position>), Refused> {
         let request = permissions(after, limit);
-        let order = crate::read::Order::OldestFirst;
+        let order = crate::read::ListOrder::OldestFirst;
         let waits = |document: &Document| match &document.state {
             State::Permission(request)
                 if request.answer == domain::Answer::Pending
                     && request.ask == domain::Ask::Approval =>
             {
-                crate::read::Look::Keep
+                crate::read::Selection::Keep
             }
-            _ => crate::read::Look::Skip,
+            _ => crate::read::Selection::Skip,
         };
         let page = self
             .list_where(&Caller::system(), request, order, true, waits, |_| true)
@@ -237,7 +238,7 @@ impl Engine {
     pub(super) async fn read_folded<T>(
         &self,
         document: &Document,
-        read: impl FnOnce(&Folded) -> T,
+        read: impl FnOnce(&GovernedFold) -> T,
     ) -> Result<T, Refused> {
         let known = self
             .shared
@@ -273,14 +274,12 @@ fn shown_decision(view: &domain::View) -> Option<Value> {
         return None;
     };
     let (status, at) = match request.answer {
-        domain::Answer::Pending => return None,
+        domain::Answer::Pending | domain::Answer::Withdrawn { .. } => return None,
         domain::Answer::Approved { at, .. } => ("approved", at),
         domain::Answer::Denied { at, .. } => ("denied", at),
     };
-    let asked = view.payload(request.asked)?.get("request")?;
-    let governed = asked.get("governed")?;
-    // A request that was withdrawn was decided by nobody.
-    let remarks = view.payload(at)?.get("remarks")?;
+    let governed = asked_in(view, request)?;
+    let remarks = payload::Answered::of(view.payload(at)?).remarks()?;
     let mut shown = asked_about(view, request, governed, status);
     if let Value::Object(members) = &mut shown {
         for name in ["decided_by", "actor", "key_id", "reason"] {
@@ -299,13 +298,18 @@ fn shown_approval(view: &domain::View, now: Timestamp) -> Option<Value> {
     if request.answer != domain::Answer::Pending {
         return None;
     }
-    let asked = view.payload(request.asked)?.get("request")?;
-    let governed = asked.get("governed")?;
+    let governed = asked_in(view, request)?;
     let expires_at = governed.get("expires_at")?.as_str()?;
     if Timestamp::parse(expires_at).is_ok_and(|expires| now >= expires) {
         return None;
     }
     Some(asked_about(view, request, governed, "pending"))
+}
+
+/// Returns what a governed session asks; none of what somebody else does.
+fn asked_in<'v>(view: &'v domain::View, request: &domain::Permission) -> Option<&'v Value> {
+    let asked = payload::Asked::of(view.payload(request.asked)?);
+    asked.request()?.get("governed")
 }
 
 fn asked_about(

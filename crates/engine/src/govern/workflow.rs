@@ -11,41 +11,41 @@ use domain::{
     HandoffAction, NewPlace, NewWorkflow, Order, Party, Problem, Refusal, SessionId, State, Task,
     TaskId, Timestamp, WorkflowStart, WorkspaceId,
 };
-use runs::workflow::governed::{GovernedWorkflow, Joining, Subject};
+use runs::workflow::governed::{GovernedWorkflow, JoinedSession, Subject};
 use serde_json::json;
 use tokio::sync::OwnedMutexGuard;
 
-use super::fold::Folded;
-use super::open::Begins;
-use super::take::{both_parties, keeps_apart};
-use super::{Known, is_governed, named_workspaces, no_session};
+use super::fold::GovernedFold;
+use super::input::{check_separation, separation_refused};
+use super::open::GovernedTask;
+use super::{OpenProgram, is_governed, named_workspaces, no_session};
 use crate::caller::Caller;
 use crate::dispatch::Idempotency;
 use crate::engine::Engine;
 use crate::refused::Refused;
-use crate::turn::{Lease, Written};
+use crate::turn::{CommitContents, Lease};
 
 /// A workflow that nobody else moves.
-pub(super) struct HeldWorkflow {
-    known: Arc<Known>,
-    slot: OwnedMutexGuard<Option<Folded>>,
+pub(super) struct LockedWorkflow {
+    known: Arc<OpenProgram>,
+    slot: OwnedMutexGuard<Option<GovernedFold>>,
     /// Out of its slot as long as it may be ahead of the log.
-    folded: Folded,
+    folded: GovernedFold,
     document: Arc<Document>,
     /// When it was told something that is not durable yet.
     told_at: Option<Timestamp>,
 }
 
-impl HeldWorkflow {
+impl LockedWorkflow {
     /// True when nothing is written to it any more.
     pub(super) fn is_over(&self) -> bool {
         matches!(&self.document.state, State::Task(task) if task.status.is_terminal())
     }
 
     /// Refuses whoever would both work and decide in the workflow's sessions.
-    pub(super) fn keeps_apart(&self, input: &GovernedInput) -> Result<(), Refused> {
+    pub(super) fn check_separation(&self, input: &GovernedInput) -> Result<(), Refused> {
         match &self.document.state {
-            State::Task(task) => keeps_apart(self.folded.parties(), task, input),
+            State::Task(task) => check_separation(self.folded.parties(), task, input),
             _ => Err(no_workflow()),
         }
     }
@@ -56,7 +56,11 @@ impl HeldWorkflow {
     }
 
     /// Tells a session how its workflow stands, where that is news.
-    pub(super) fn tell(&self, session: &Folded, input: &mut GovernedInput) -> Result<(), Refused> {
+    pub(super) fn notify_session(
+        &self,
+        session: &GovernedFold,
+        input: &mut GovernedInput,
+    ) -> Result<(), Refused> {
         let workflow = self.folded.workflow()?;
         let view = workflow.view();
         if session.session()?.workflow_view().as_ref() != Some(&view) {
@@ -113,7 +117,7 @@ impl Engine {
             role: new.role.clone(),
         };
         let session_id = SessionId::governed_workflow(&workspace, &id);
-        let begins = Begins {
+        let begins = GovernedTask {
             workflow: GOVERNED_WORKFLOW,
             named: ("replay_workflow_id", &id),
         };
@@ -264,15 +268,15 @@ impl Engine {
         session_id: &str,
         asked: Option<&NewPlace>,
         now: Timestamp,
-    ) -> Result<(HeldWorkflow, Option<GovernTask>, Joining), Refused> {
+    ) -> Result<(LockedWorkflow, Option<GovernTask>, JoinedSession), Refused> {
         let mut held = self.hold(&document.id).await?;
         if held.is_over() {
             return Err(Problem::new(410, "ended", "the workflow has ended").into());
         }
         let key = caller.key_id.as_deref();
-        if held.folded.parties().decides(&caller.actor, key) {
+        if held.folded.parties().is_decider(&caller.actor, key) {
             *held.slot = Some(held.folded);
-            return Err(both_parties(
+            return Err(separation_refused(
                 "whoever decides in a session does not work in its workflow",
             ));
         }
@@ -287,16 +291,16 @@ impl Engine {
                 return Err(problem.into());
             }
         };
-        let told = self.tell_workflow(caller, &mut held, &joining.news, None)?;
+        let told = self.record_news(caller, &mut held, &joining.news, None)?;
         Ok((held, told, joining))
     }
 
     /// Holds the workflow of a session, if it works in one.
     pub(super) async fn hold_workflow(
         &self,
-        folded: &Folded,
+        folded: &GovernedFold,
         task: &Task,
-    ) -> Result<Option<HeldWorkflow>, Refused> {
+    ) -> Result<Option<LockedWorkflow>, Refused> {
         let Subject::Session(session) = &folded.subject else {
             return Ok(None);
         };
@@ -309,7 +313,7 @@ impl Engine {
         }
     }
 
-    async fn hold(&self, task_id: &str) -> Result<HeldWorkflow, Refused> {
+    async fn hold(&self, task_id: &str) -> Result<LockedWorkflow, Refused> {
         let document = self.shared_document(task_id).await?;
         let document = document.ok_or_else(no_workflow)?;
         let known = self
@@ -323,7 +327,7 @@ impl Engine {
             return Err(no_workflow());
         };
         let folded = self.folded(slot.take(), &document, task).await?;
-        Ok(HeldWorkflow {
+        Ok(LockedWorkflow {
             known,
             slot,
             folded,
@@ -333,10 +337,10 @@ impl Engine {
     }
 
     /// Writes down what a workflow is told: by whoever joins it, else by the server itself.
-    pub(super) fn tell_workflow(
+    pub(super) fn record_news(
         &self,
         caller: &Caller,
-        held: &mut HeldWorkflow,
+        held: &mut LockedWorkflow,
         news: &[Value],
         party: Option<Party>,
     ) -> Result<Option<GovernTask>, Refused> {
@@ -368,8 +372,13 @@ impl Engine {
     }
 
     /// Lets a workflow go after what it was told is durable. Sessions that were stopped with another one are woken.
-    pub(super) fn let_go(&self, held: HeldWorkflow, written: &Written, durable: bool) {
-        let HeldWorkflow {
+    pub(super) fn unlock_workflow(
+        &self,
+        held: LockedWorkflow,
+        written: &CommitContents,
+        durable: bool,
+    ) {
+        let LockedWorkflow {
             known,
             mut slot,
             mut folded,
@@ -382,11 +391,11 @@ impl Engine {
         }
         if let Some(at) = told_at {
             folded.committed(written, document.key, at);
-            let mut signs = known.signs();
-            signs.heard = at;
-            signs.deadline = folded.next_deadline(at);
-            signs.is_folded = true;
-            drop(signs);
+            let mut liveness = known.liveness();
+            liveness.heard = at;
+            liveness.deadline = folded.next_deadline(at);
+            liveness.is_folded = true;
+            drop(liveness);
             if let (Ok(workflow), State::Task(task)) = (folded.workflow(), &document.state) {
                 self.wake_stopped(&task.workspace_id, workflow);
                 self.note_places(document.key, task, &folded);
@@ -406,13 +415,13 @@ impl Engine {
         let now = self.shared.clock.now();
         for known in self.shared.governed.lock().values() {
             if ids.contains(&known.id) {
-                known.signs().deadline = Some(now);
+                known.liveness().deadline = Some(now);
             }
         }
     }
 
     /// Tells a workflow that was silent for long which of its sessions are not there any more.
-    pub(super) async fn miss_sessions(
+    pub(super) async fn report_missing_sessions(
         &self,
         system: &Caller,
         document: &Document,

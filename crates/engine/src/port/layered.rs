@@ -10,9 +10,9 @@ use tokio::sync::broadcast;
 
 use super::{
     ApiKey, BlobStore, BoxFuture, Claim, ClaimScope, Commit, CommitError, Committed, Erased,
-    Heartbeat, KeyStore, LastEvents, LeaseName, LeaseRequest, LeaseStore, ListQuery, MemoryStore,
-    NewestQuery, News, ReadEvents, Scope, SegmentStore, Store, StoreFault, StoredEvent, Tree,
-    TreeAppend, TreeStore, Whose,
+    Heartbeat, KeyStore, LastEvents, LeaseName, LeaseOwners, LeaseRequest, LeaseStore, ListQuery,
+    MemoryStore, NewestQuery, News, ReadEvents, Scope, SegmentStore, Store, StoreFault,
+    StoredEvent, Tree, TreeAppend, TreeStore,
 };
 
 /// What is asked of a store, so far as layers treat it differently.
@@ -177,7 +177,7 @@ impl<L: Layer> BlobStore for Layered<L> {
 impl<L: Layer> LeaseStore for Layered<L> {
     fn take_over(
         &self,
-        whose: Whose,
+        whose: LeaseOwners,
         holder: Box<str>,
     ) -> BoxFuture<'_, Result<Vec<(LeaseName, u64)>, StoreFault>> {
         self.layer

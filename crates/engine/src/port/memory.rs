@@ -14,9 +14,9 @@ use tokio::sync::broadcast;
 
 use super::{
     ApiKey, BlobStore, BoxFuture, Claim, ClaimScope, ClaimTime, Commit, CommitError, Committed,
-    Erased, Heartbeat, KeyStore, LastEvents, LeaseName, LeaseRequest, LeaseStore, ListQuery,
-    NewestQuery, News, Publisher, ReadEvents, Scope, SegmentStore, Store, StoreFault, StoredEvent,
-    Tree, TreeAppend, TreeStore, Whose,
+    Erased, Heartbeat, KeyStore, LastEvents, LeaseName, LeaseOwners, LeaseRequest, LeaseStore,
+    ListQuery, NewestQuery, News, Publisher, ReadEvents, Scope, SegmentStore, Store, StoreFault,
+    StoredEvent, Tree, TreeAppend, TreeStore,
 };
 
 /// A log in memory.
@@ -288,13 +288,13 @@ impl BlobStore for MemoryStore {
 impl LeaseStore for MemoryStore {
     fn take_over(
         &self,
-        whose: Whose,
+        whose: LeaseOwners,
         holder: Box<str>,
     ) -> BoxFuture<'_, Result<Vec<(LeaseName, u64)>, StoreFault>> {
         let inner = &mut *self.lock();
         let is_meant = |known: &str| match &whose {
-            Whose::Everybody => true,
-            Whose::Holder(other) => **other == *known,
+            LeaseOwners::Everybody => true,
+            LeaseOwners::Holder(other) => **other == *known,
         };
         inner.holders.retain(|known, _| !is_meant(known));
         let mut taken = Vec::new();

@@ -26,8 +26,8 @@ use super::{BoxFuture, News};
 
 pub use blobs::{BlobStore, Erased, Incoming};
 pub use keys::{ApiKey, KeyStore};
-pub use leases::{Fence, Heartbeat, LeaseName, LeaseRequest, LeaseStore, Whose};
-pub use segments::{FieldSegment, KeptSegment, SegmentStore, UnusableSegment};
+pub use leases::{Fence, Heartbeat, LeaseName, LeaseOwners, LeaseRequest, LeaseStore};
+pub use segments::{FieldSegment, SegmentStore, StoredSegment, UnusableSegment};
 pub use tree::{Tree, TreeAppend, TreeStore};
 
 /// A store of one log: events, the documents folded from them, and what is not folded (claims, leases, keys,
@@ -51,12 +51,12 @@ pub trait Store:
     fn news(&self) -> broadcast::Receiver<News>;
 
     /// Returns how much a Workspace has stored, by its key; none when this store does not count.
-    fn stored(&self, _workspace: Position) -> Option<Stored> {
+    fn stored(&self, _workspace: Position) -> Option<StorageUse> {
         None
     }
 
     /// The same of what is counted apart.
-    fn stored_apart(&self, _workspace: Position) -> Option<Stored> {
+    fn stored_apart(&self, _workspace: Position) -> Option<StorageUse> {
         None
     }
 
@@ -297,7 +297,7 @@ pub struct Claim {
 
 /// A document version the caller has seen; 0 for a document that must not exist.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Expected {
+pub struct ExpectedVersion {
     /// The document.
     pub id: Box<str>,
     /// Its version.
@@ -330,7 +330,7 @@ pub type Seal = Box<dyn FnOnce(Position) -> Result<SealedTurn, ImpossibleEvent> 
 /// One turn's writes.
 pub struct Commit {
     /// Document versions that must still hold.
-    pub expected: Vec<Expected>,
+    pub expected: Vec<ExpectedVersion>,
     /// Leases that must still be held.
     pub fences: Vec<Fence>,
     /// Who takes leases.
@@ -365,7 +365,7 @@ pub struct Committed {
 
 /// How much is stored: events, and the content that they name.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Stored {
+pub struct StorageUse {
     /// Bytes of the Workspace that was asked for.
     pub of_workspace: u64,
     /// Bytes of all Workspaces.

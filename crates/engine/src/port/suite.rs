@@ -157,7 +157,7 @@ mod memory {
     }
 
     impl SharedSubject for MemorySubject {
-        fn beside(&self) -> Arc<dyn Store> {
+        fn second_handle(&self) -> Arc<dyn Store> {
             self.store()
         }
     }

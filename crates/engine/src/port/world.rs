@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use domain::Timestamp;
 
-use runs::workflow::{Effect, Performed};
+use runs::workflow::{Effect, EffectOutcome};
 
 /// A boxed future that can move between threads.
 pub type BoxFuture<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;
@@ -76,7 +76,7 @@ impl fmt::Debug for Deltas {
 /// Performs effects. Called only after the intent is durable.
 pub trait Performer: Send + Sync + fmt::Debug + 'static {
     /// Performs one effect. Dropping the future cancels it.
-    fn perform(&self, effect: Effect, deltas: Deltas) -> BoxFuture<'static, Performed>;
+    fn perform(&self, effect: Effect, deltas: Deltas) -> BoxFuture<'static, EffectOutcome>;
 }
 
 /// Why a secret was not kept.

@@ -10,7 +10,7 @@ use domain::{
 
 use super::Item;
 use super::close::Closing;
-use super::plan::{At, Written};
+use super::plan::{CommitContents, TurnPosition};
 use crate::engine::{Engine, Shared};
 use crate::port::ClaimScope;
 use crate::read::next_page;
@@ -40,7 +40,7 @@ fn ends(moves: &[Move]) -> bool {
 pub(super) async fn load_claims(
     shared: &Shared,
     batch: &[Item],
-) -> Result<BTreeMap<ClaimScope, (Digest, At)>, Refused> {
+) -> Result<BTreeMap<ClaimScope, (Digest, TurnPosition)>, Refused> {
     let scopes: Vec<ClaimScope> = batch
         .iter()
         .filter_map(|item| Some(item.claim?.scope))
@@ -50,7 +50,7 @@ pub(super) async fn load_claims(
     }
     let claims = shared.store.claims(scopes).await?.into_iter().flatten();
     Ok(claims
-        .map(|claim| (claim.scope, (claim.body, At::Known(claim.answer))))
+        .map(|claim| (claim.scope, (claim.body, TurnPosition::Known(claim.answer))))
         .collect())
 }
 
@@ -271,7 +271,7 @@ pub(super) type FoldsById = BTreeMap<Box<str>, Arc<TaskFold>>;
 /// Folds of open Tasks: what their receipts will say, kept up to date commit by commit.
 ///
 /// Never the truth, like every cache: what is missing here is read from the log, once, and outside of turns wherever
-/// somebody knows beforehand that a Task may end ([`Engine::know_task_log`]).
+/// somebody knows beforehand that a Task may end ([`Engine::load_task_log`]).
 #[derive(Debug)]
 pub(crate) struct Folds {
     known: Mutex<Known>,
@@ -308,7 +308,7 @@ impl Folds {
     const LEN_MAX: usize = 8_192;
 
     /// Adds what a turn has committed.
-    pub(super) fn after_commit(&self, written: &Written) {
+    pub(super) fn after_commit(&self, written: &CommitContents) {
         let events = written.events();
         let (Some((first, _)), Some((last, _))) = (events.first(), events.last()) else {
             return;
@@ -380,7 +380,7 @@ impl Engine {
     ///
     /// # Errors
     /// The store failed, or holds what is no event.
-    pub(crate) async fn know_task_log(&self, key: Position) -> Result<(), Refused> {
+    pub(crate) async fn load_task_log(&self, key: Position) -> Result<(), Refused> {
         let shared = &self.shared;
         if shared.folds.find(key, Position::START).is_none() {
             let mut fold = TaskFold::default();

@@ -7,8 +7,9 @@ use std::sync::{Arc, OnceLock};
 
 use canon::Digest;
 use domain::{
-    Blob, Command, Decision, Document, Documents, Draft, Ends, Event, EventName, ImpossibleEvent,
-    Kind, Move, Order, Position, ResourceRef, Scratch, Sealed, State, Timestamp, decide, seal,
+    Blob, Command, Decision, Document, Documents, Draft, EndedTask, Event, EventName,
+    ImpossibleEvent, Kind, Move, Order, Position, ResourceRef, Scratch, Sealed, State, Timestamp,
+    decide, seal,
 };
 use receipts::Receipt;
 
@@ -16,8 +17,10 @@ use super::close::Closing;
 use super::load::{FoldsById, load, load_claims, load_folds};
 use super::{ClaimRequest, Item, Lease};
 use crate::engine::Shared;
-use crate::port::{Claim, ClaimScope, Commit, Expected, LeaseName, Seal, SealedTurn, StoredEvent};
-use crate::quota::{self, Reserved};
+use crate::port::{
+    Claim, ClaimScope, Commit, ExpectedVersion, LeaseName, Seal, SealedTurn, StoredEvent,
+};
+use crate::quota::{self, QuotaReservation};
 use crate::receipt::{self, Authority, TaskFold};
 use crate::refused::Refused;
 use crate::trust;
@@ -34,25 +37,25 @@ pub(super) enum Outcome {
     Refused(Refused),
     Done {
         subject: ResourceRef,
-        answer: At,
+        answer: TurnPosition,
         changed: bool,
     },
 }
 
 /// A position that may belong to the turn itself.
 #[derive(Debug, Clone, Copy)]
-pub(super) enum At {
+pub(super) enum TurnPosition {
     /// Known already.
     Known(Position),
     /// The n-th event of this turn.
     Offset(u64),
 }
 
-impl At {
+impl TurnPosition {
     pub(super) fn resolve(self, first: Position) -> Position {
         match self {
-            At::Known(position) => position,
-            At::Offset(offset) => first.plus(offset),
+            TurnPosition::Known(position) => position,
+            TurnPosition::Offset(offset) => first.plus(offset),
         }
     }
 }
@@ -65,14 +68,14 @@ pub(super) struct Turn {
     pub(super) is_written: bool,
     pub(super) event_count: u64,
     /// Filled in when the commit seals.
-    pub(super) written: Written,
+    pub(super) written: CommitContents,
     /// Kept until the store has counted what was written.
-    pub(super) rooms: Vec<Reserved>,
+    pub(super) rooms: Vec<QuotaReservation>,
 }
 
 /// What a commit writes: its events, and the documents as it leaves them. Empty until it seals. Clones share it.
 #[derive(Debug, Clone, Default)]
-pub(crate) struct Written {
+pub(crate) struct CommitContents {
     sealed: Arc<OnceLock<EventsAndDocuments>>,
 }
 
@@ -81,7 +84,7 @@ pub(crate) type Appended = (StoredEvent, Arc<Event>);
 
 type EventsAndDocuments = (Vec<Appended>, Vec<Arc<Document>>);
 
-impl Written {
+impl CommitContents {
     /// Returns the event at a position, when the commit wrote it.
     pub(crate) fn event(&self, position: Position) -> Option<&Arc<Event>> {
         self.appended(position).map(|(_, event)| event)
@@ -127,7 +130,7 @@ pub(super) async fn prepare(shared: &Arc<Shared>, batch: &[Item]) -> Result<Turn
         let asked = (item, closing.ends(shared, &scratch, item));
         outcomes.push(plan.decide(shared, &mut scratch, &mut claimed, &mut folds, asked, guess));
     }
-    let written = Written::default();
+    let written = CommitContents::default();
     let rooms = std::mem::take(&mut plan.rooms);
     let event_count = plan.event_count;
     let is_empty = event_count == 0 && plan.claims.is_empty();
@@ -168,11 +171,11 @@ struct Plan {
     event_count: u64,
     sealed: SealedSteps,
     blobs: Vec<Blob>,
-    claims: Vec<(ClaimRequest, At)>,
+    claims: Vec<(ClaimRequest, TurnPosition)>,
     leases_taken: Vec<LeaseName>,
     looked: Looked,
     /// Room for what the turn stores.
-    rooms: Vec<Reserved>,
+    rooms: Vec<QuotaReservation>,
 }
 
 /// True for work on a Task. Finding one after a crash and letting it wait again is not: whoever starts first does that.
@@ -216,7 +219,7 @@ impl Documents for LookingAt<'_> {
 #[derive(Debug, Clone)]
 pub(crate) struct SealStep {
     pub(crate) drafts: Vec<Draft>,
-    pub(crate) ends: Option<Ends>,
+    pub(crate) ends: Option<EndedTask>,
     /// What the ended Task's earlier events come to.
     pub(crate) fold: Arc<TaskFold>,
 }
@@ -250,7 +253,7 @@ impl SealStep {
             let drafts = std::slice::from_ref(draft.as_ref());
             sealed.extend(seal(log, scratch, drafts, first.plus(index), stamp)?);
         }
-        let Some(Ends {
+        let Some(EndedTask {
             task_id,
             receipt_id,
             receipt: prepared,
@@ -321,7 +324,7 @@ impl Plan {
         &mut self,
         shared: &Arc<Shared>,
         scratch: &mut Scratch,
-        claimed: &mut BTreeMap<ClaimScope, (Digest, At)>,
+        claimed: &mut BTreeMap<ClaimScope, (Digest, TurnPosition)>,
         folds: &mut FoldsById,
         (item, ends): (&Item, Result<Vec<Command>, Refused>),
         guess: Position,
@@ -373,13 +376,13 @@ impl Plan {
             .position(|draft| draft.resource == subject)
             .unwrap_or(0);
         let answer = if step.drafts.is_empty() {
-            At::Known(
+            TurnPosition::Known(
                 scratch
                     .document(&subject.id)
                     .map_or(Position::START, |document| document.key),
             )
         } else {
-            At::Offset(self.event_count + earlier + about_subject as u64)
+            TurnPosition::Offset(self.event_count + earlier + about_subject as u64)
         };
         let changed = earlier > 0 || !step.drafts.is_empty();
         steps.push(step);
@@ -486,7 +489,7 @@ impl Plan {
         base: Scratch,
         sealed_scratch: Scratch,
         guess: Position,
-        written: Written,
+        written: CommitContents,
     ) -> Seal {
         Box::new(move |first| {
             let (scratch, sealed) = if first == guess {
@@ -597,19 +600,23 @@ fn stored(sealed: Sealed) -> Appended {
 
 /// Every document that a decision rests on or that is changed must be as it was; every document that is created must
 /// not exist. What was only read along with them may have gone on elsewhere.
-fn expected(base: &Scratch, changed: &Scratch, looked: &BTreeSet<Box<str>>) -> Vec<Expected> {
+fn expected(
+    base: &Scratch,
+    changed: &Scratch,
+    looked: &BTreeSet<Box<str>>,
+) -> Vec<ExpectedVersion> {
     let matters = |document: &&Document| {
         let after = changed.document(&document.id);
         looked.contains(&document.id) || after.is_none_or(|after| after.version != document.version)
     };
-    let read = base.iter().filter(matters).map(|document| Expected {
+    let read = base.iter().filter(matters).map(|document| ExpectedVersion {
         id: document.id.clone(),
         version: document.version,
     });
     let created = changed
         .iter()
         .filter(|document| base.document(&document.id).is_none());
-    read.chain(created.map(|document| Expected {
+    read.chain(created.map(|document| ExpectedVersion {
         id: document.id.clone(),
         version: 0,
     }))

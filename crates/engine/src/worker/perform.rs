@@ -17,7 +17,7 @@ use super::run::Run;
 use crate::field::AtMemory;
 use crate::port::{BoxFuture, Deltas};
 use crate::refused::Refused;
-use runs::workflow::{Effect, EffectAnswer, EffectKind, Performed};
+use runs::workflow::{Effect, EffectAnswer, EffectKind, EffectOutcome};
 
 /// How often pieces of streamed text are committed, per call, and how long each may be (U12: a stream is four events a
 /// second, however fine the provider cuts it). What a call has streamed faster follows with its result.
@@ -73,7 +73,7 @@ impl Run<'_> {
         // Nobody is kept busy by a Task that only waits.
         let work = &self.engine.shared.work;
         let is_held = |(_, kind): &(String, EffectKind)| *kind == EffectKind::Hold;
-        let _resting = open.values().all(is_held).then(|| work.rest(self.key));
+        let _resting = open.values().all(is_held).then(|| work.park(self.key));
         let mut pause: Option<BoxFuture<'static, ()>> = None;
         // Results that came while something was committed.
         let mut ended = VecDeque::new();
@@ -199,9 +199,9 @@ impl Run<'_> {
         for (index, (key, kind)) in open {
             // The first one brings the words, the others only the fact.
             let (words, through) = told.take().unzip();
-            let performed = Performed {
+            let performed = EffectOutcome {
                 ok: false,
-                ..Performed::ok(domain::interrupted(&words.unwrap_or_default()))
+                ..EffectOutcome::ok(domain::interrupted(&words.unwrap_or_default()))
             };
             self.recorded(*index, key.clone(), *kind, performed, answers);
             if let Some(Move::RecordEffect(result)) = self.moves.last_mut() {
@@ -234,7 +234,8 @@ impl Run<'_> {
             _ => return Ok(None),
         };
         let payload = self.engine.payload(message.source).await?;
-        let parts = payload.get("parts").and_then(Value::as_array);
+        let parts = domain::payload::Message::of(&payload).parts();
+        let parts = parts.and_then(Value::as_array);
         Ok(parts.map(|parts| domain::public_text(parts)))
     }
 
@@ -286,7 +287,7 @@ impl Run<'_> {
         index: usize,
         key: String,
         kind: EffectKind,
-        performed: Performed,
+        performed: EffectOutcome,
         answers: &mut [Option<EffectAnswer>],
     ) {
         // Nobody here is at fault for what a tool or a model returns, and its event must be readable.
@@ -295,15 +296,15 @@ impl Run<'_> {
             false => performed,
             true => {
                 let message = format!("the result nests {depth} levels deep, which is too deep");
-                Performed {
+                EffectOutcome {
                     provider_request_id: performed.provider_request_id,
                     model: performed.model,
                     observed: performed.observed,
-                    ..Performed::error("nested_too_deeply", message)
+                    ..EffectOutcome::error("nested_too_deeply", message)
                 }
             }
         };
-        let Performed {
+        let EffectOutcome {
             ok,
             value,
             provider_request_id,
@@ -331,7 +332,7 @@ impl Run<'_> {
         effect: Effect,
         stream: usize,
         pieces: &mpsc::UnboundedSender<(usize, String)>,
-    ) -> Result<BoxFuture<'static, Performed>, Refused> {
+    ) -> Result<BoxFuture<'static, EffectOutcome>, Refused> {
         let shared = &self.engine.shared;
         let value = match effect.kind {
             EffectKind::Time => json!(shared.clock.now()),
@@ -341,7 +342,7 @@ impl Run<'_> {
             }
             EffectKind::Memory if effect.request.get("scope") == Some(&json!("field")) => {
                 let Some(task) = self.load().await? else {
-                    let error = Performed::error("task_unknown", "the task is gone");
+                    let error = EffectOutcome::error("task_unknown", "the task is gone");
                     return Ok(Box::pin(std::future::ready(error)));
                 };
                 let at = AtMemory {
@@ -365,7 +366,7 @@ impl Run<'_> {
             | EffectKind::Hold
             | EffectKind::Ask(_) => return Ok(shared.performer.perform(effect, Deltas::none())),
         };
-        Ok(Box::pin(std::future::ready(Performed::ok(value))))
+        Ok(Box::pin(std::future::ready(EffectOutcome::ok(value))))
     }
 
     /// Returns the newest Messages of the Session before this Task, as a model reads them.

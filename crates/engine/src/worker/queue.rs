@@ -1,12 +1,16 @@
-//! Which Task gets a worker next. Callers share workers: one that runs less than its share comes first.
+//! What callers share: the workers, and how many Tasks may be open.
+//!
+//! Of those who wait, one that runs less than its share gets the next worker. A Task is open from when it is accepted until it
+//! ends, also while it waits for somebody.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::{MutexGuard, PoisonError};
 
 use domain::{Document, Position, Task, TaskId, WorkspaceId};
 use tokio::sync::watch;
 
 use super::{Signal, Work};
+use crate::refused::Refused;
 use crate::share::Shares;
 
 /// Whose work it is: the actor who submitted it, in its Workspace.
@@ -88,7 +92,7 @@ impl Queue {
     }
 
     /// Queues a Task for its next attempt, unless there is nothing to do any more.
-    pub(super) fn again(&mut self, job: Job) {
+    pub(super) fn requeue(&mut self, job: Job) {
         if self.active.contains_key(&job.key) {
             self.push(job);
         }
@@ -103,7 +107,7 @@ impl Queue {
     /// Takes the job that comes next, if a worker is free for it. The last workers, a quarter more than one caller can
     /// have, are for callers that have less than their share.
     pub(super) fn next(&mut self) -> Option<Job> {
-        let running = |caller: &&Caller| self.running.held(caller);
+        let running = |caller: &&Caller| self.running.amount_of(caller);
         let caller = self.waiting.keys().min_by_key(running)?.clone();
         self.running.take(&caller, 1).ok()?;
         let job = self.waiting.get_mut(&caller).and_then(VecDeque::pop_front);
@@ -112,7 +116,7 @@ impl Queue {
         }
         let Some(job) = job else {
             // Invariant: nobody is listed without a job.
-            self.running.give_back(&caller, 1);
+            self.running.release(&caller, 1);
             return None;
         };
         self.waiting_count -= 1;
@@ -121,23 +125,23 @@ impl Queue {
     }
 
     /// Takes note that a worker is free again.
-    pub(super) fn left(&mut self, job: &Job) {
+    pub(super) fn finish(&mut self, job: &Job) {
         self.resting.remove(&job.key);
         if let Some(caller) = self.at_work.remove(&job.key) {
-            self.running.give_back(&caller, 1);
+            self.running.release(&caller, 1);
         }
     }
 
     /// Gives back the worker of a Task that only waits from here on.
-    pub(super) fn rest(&mut self, key: Position) {
+    pub(super) fn park(&mut self, key: Position) {
         if let Some(caller) = self.at_work.remove(&key) {
-            self.running.give_back(&caller, 1);
+            self.running.release(&caller, 1);
             self.resting.insert(key, caller);
         }
     }
 
     /// Counts a Task again that goes on after a rest. It does not wait for its turn: it has begun.
-    pub(super) fn go_on(&mut self, key: Position) {
+    pub(super) fn unpark(&mut self, key: Position) {
         if let Some(caller) = self.resting.remove(&key) {
             self.running.add(&caller, 1);
             self.at_work.insert(key, caller);
@@ -168,7 +172,7 @@ impl Queue {
     }
 
     /// Returns how many Tasks have begun and not been left, those included that rest.
-    pub(super) fn begun_count(&self) -> usize {
+    pub(super) fn active_count(&self) -> usize {
         self.at_work.len() + self.resting.len()
     }
 
@@ -177,13 +181,80 @@ impl Queue {
     }
 }
 
+/// The open Tasks and whose they are.
+#[derive(Debug)]
+pub(super) struct Open {
+    shares: Shares<Caller>,
+    tasks: BTreeMap<Position, Caller>,
+    /// Tasks that ended while those of an earlier process were still being looked for; none once all are found.
+    ended: Option<BTreeSet<Position>>,
+}
+
+impl Open {
+    pub(super) fn new(tasks_max: usize) -> Self {
+        Self {
+            shares: Shares::new(tasks_max),
+            tasks: BTreeMap::new(),
+            ended: Some(BTreeSet::new()),
+        }
+    }
+
+    /// Takes note of what a commit made of a Task.
+    pub(super) fn changed(&mut self, document: &Document, task: &Task) {
+        let key = document.key;
+        if !task.status.is_terminal() {
+            return self.is_open(key, task);
+        }
+        if let Some(caller) = self.tasks.remove(&key) {
+            self.shares.release(&caller, 1);
+        }
+        if let Some(ended) = &mut self.ended {
+            ended.insert(key);
+        }
+    }
+
+    /// Takes note of a Task that an earlier process left open.
+    pub(super) fn insert_open(&mut self, document: &Document, task: &Task) {
+        let has_ended = |ended: &BTreeSet<Position>| ended.contains(&document.key);
+        if !self.ended.as_ref().is_some_and(has_ended) {
+            self.is_open(document.key, task);
+        }
+    }
+
+    /// Takes note that there are no more of them.
+    pub(super) fn set_complete(&mut self) {
+        self.ended = None;
+    }
+
+    fn is_open(&mut self, key: Position, task: &Task) {
+        if self.tasks.contains_key(&key) {
+            return;
+        }
+        let caller = (task.workspace_id.clone(), task.created_by.clone());
+        self.shares.add(&caller, 1);
+        self.tasks.insert(key, caller);
+    }
+
+    /// Says whether somebody may have one more.
+    pub(super) fn may_add(&self, workspace: &WorkspaceId, actor: &str) -> Result<(), Refused> {
+        let caller = (workspace.clone(), actor.to_owned());
+        let may = self.shares.may_take(&caller, 1);
+        may.map_err(|no| no.of("open_tasks_max", self.shares.max()))
+    }
+
+    /// True when all have as many as there may be.
+    pub(super) fn is_full(&self) -> bool {
+        self.shares.total() >= self.shares.max()
+    }
+}
+
 #[cfg(test)]
-pub(super) mod tests {
-    use domain::{Links, Status, Timestamp};
+mod tests {
+    use domain::{Links, State, Status, Timestamp};
 
     use super::*;
 
-    pub(in crate::worker) fn document(key: u64, actor: &str) -> Document {
+    fn document(key: u64, actor: &str) -> Document {
         let state = serde_json::json!({
             "object": "task", "session_id": "session_1", "workspace_id": "workspace_1", "status": Status::Submitted,
             "created_by": actor, "workflow": "agent", "branch_id": null, "parent_task_id": null, "submitted": key,
@@ -227,14 +298,14 @@ pub(super) mod tests {
             .collect();
         assert_eq!(others, [101, 103], "a quarter more, the emptiest first");
         for job in &greedy[..2] {
-            queue.left(job);
+            queue.finish(job);
         }
         let next: Vec<u64> = std::iter::from_fn(|| queue.next())
             .map(|job| job.key.0)
             .collect();
         assert_eq!(next, [104, 102], "whoever has least comes first");
         for job in &greedy[2..] {
-            queue.left(job);
+            queue.finish(job);
         }
         assert_eq!(queue.next().map(|job| job.key.0), Some(9));
     }
@@ -247,15 +318,56 @@ pub(super) mod tests {
         }
         let held = queue.next().unwrap();
         assert!(queue.next().is_none());
-        queue.rest(held.key);
+        queue.park(held.key);
         let next = queue.next().unwrap();
         assert_eq!(next.key.0, 2);
-        queue.go_on(held.key);
+        queue.unpark(held.key);
         assert_eq!(queue.running_count(), 2);
-        queue.left(&held);
-        queue.left(&next);
-        queue.rest(next.key);
+        queue.finish(&held);
+        queue.finish(&next);
+        queue.park(next.key);
         assert_eq!(queue.running_count(), 0);
         assert_eq!(queue.next().map(|job| job.key.0), Some(3));
+    }
+
+    fn with_status(key: u64, actor: &str, status: Status) -> (Document, Task) {
+        let document = document(key, actor);
+        let State::Task(mut task) = document.state.clone() else {
+            panic!("not a task");
+        };
+        task.status = status;
+        (document, task)
+    }
+
+    #[test]
+    fn f15_tasks_that_wait_count_and_ended_ones_do_not() {
+        let mut open = Open::new(2);
+        let workspace = WorkspaceId::parse("workspace_1").unwrap();
+        let mut change = |key, actor: &str, status| {
+            let (document, task) = with_status(key, actor, status);
+            open.changed(&document, &task);
+            (
+                open.may_add(&workspace, "ann").is_ok(),
+                open.may_add(&workspace, "bob").is_ok(),
+            )
+        };
+        assert_eq!(change(1, "ann", Status::Submitted), (true, true));
+        assert_eq!(change(2, "ann", Status::InputRequired), (false, true));
+        assert_eq!(change(3, "bob", Status::Working), (false, false));
+        assert_eq!(change(2, "ann", Status::Completed), (false, false));
+        assert_eq!(change(1, "ann", Status::Canceled), (true, true));
+    }
+
+    #[test]
+    fn a_task_that_ends_while_it_is_looked_for_is_not_counted() {
+        let mut open = Open::new(1);
+        let workspace = WorkspaceId::parse("workspace_1").unwrap();
+        let (document, ended) = with_status(7, "ann", Status::Failed);
+        let (_, waiting) = with_status(7, "ann", Status::AuthRequired);
+        open.changed(&document, &ended);
+        open.insert_open(&document, &waiting);
+        open.set_complete();
+        assert!(!open.is_full());
+        assert!(open.may_add(&workspace, "ann").is_ok());
     }
 }

@@ -3,7 +3,7 @@
 //!
 //! Since the computation is pure, a process that takes over computes it again and leaves out what is written already.
 
-mod earlier;
+mod progress;
 
 use std::sync::Arc;
 
@@ -17,9 +17,9 @@ use super::run::Run;
 use crate::read::next_page;
 use crate::record::{Include, unreadable};
 use crate::refused::Refused;
-use earlier::Earlier;
-use runs::replay::{self, Failure, Issuing, Progress, Replayed, Source, Spec};
-use runs::workflow::{Performed, Wanted};
+use progress::ReplayProgress;
+use runs::replay::{self, Failure, Progress, ReceiptIssuer, Replayed, Source, Spec};
+use runs::workflow::{EffectOutcome, EffectRequest};
 
 /// Events of a replay that one commit takes, so that other clients need not wait for long.
 const PIECE_LEN: usize = 128;
@@ -34,13 +34,13 @@ impl Run<'_> {
         };
         let secrets = self.engine.shared.secrets_under(&salt);
         // A replay that has not begun has written nothing.
-        let Earlier {
+        let ReplayProgress {
             mut written,
             live,
             unknown,
         } = match task.status {
-            Status::Submitted => Earlier::default(),
-            _ => self.earlier().await?,
+            Status::Submitted => ReplayProgress::default(),
+            _ => self.read_progress().await?,
         };
         if task.status == Status::Submitted {
             let (_, digest) = source.workflow();
@@ -125,7 +125,7 @@ impl Run<'_> {
 
     /// Performs an effect of a run that has left its record. Its result is kept in memory until the event that tells
     /// it is written; a process that takes over performs it again only if that does no harm.
-    async fn perform_live(&mut self, effect: Wanted) -> Result<Performed, Refused> {
+    async fn perform_live(&mut self, effect: EffectRequest) -> Result<EffectOutcome, Refused> {
         let mut answers = [None];
         self.perform(vec![(0, effect.into_effect())], &mut answers)
             .await?;
@@ -143,7 +143,7 @@ impl Run<'_> {
                 model,
                 observed,
                 ..
-            })) => Ok(Performed {
+            })) => Ok(EffectOutcome {
                 ok,
                 value,
                 provider_request_id,
@@ -209,7 +209,7 @@ impl Run<'_> {
                 spec,
             )));
         }
-        let payload = replay::broken(&of.source_task_id, failure, None);
+        let payload = replay::failed_payload(&of.source_task_id, failure, None);
         let mut described = payload.clone();
         described.remove("source_task_id");
         self.moves.push(Move::EndReplay(Box::new(EndReplay {
@@ -248,7 +248,7 @@ impl crate::Engine {
         of: &ReplayOf,
     ) -> Result<receipts::Receipt, Refused> {
         let authority = &self.shared.authority;
-        let issuing = Issuing {
+        let issuing = ReceiptIssuer {
             id: authority.id.clone(),
             name: authority.name.clone(),
             ordinal: of.ordinal,
@@ -276,7 +276,7 @@ impl crate::Engine {
         let mut spec: Spec =
             serde_json::from_value(request).map_err(|error| broken(error.to_string()))?;
         for given in spec.overrides.values_mut() {
-            if let replay::Given::Artifact { sha256, value, .. } = &mut given.given {
+            if let replay::OverrideValue::Artifact { sha256, value, .. } = &mut given.given {
                 let bytes = self.shared.store.blob_as_stored(*sha256).await?;
                 *value = bytes
                     .filter(|bytes| canon::sha256(bytes) == *sha256)

@@ -10,25 +10,27 @@ use std::time::Duration;
 use canon::{Digest, Map, Value};
 use domain::{
     AdvanceTask, ArtifactId, Command, EffectIntent, Event, InRecovery, Kind, Move, NewMessage,
-    PermissionId, Position, Product, RequestParts, Role, State, Status, Task, TaskId,
+    PermissionId, Position, Product, RequestParts, Role, State, Status, Task, TaskId, payload,
 };
 use serde_json::json;
 use tokio::sync::watch;
 
 use super::Signal;
+use super::queue::Job;
 use crate::engine::Engine;
 use crate::port::{Fence, StoredEvent};
 use crate::read::next_page;
 use crate::receipt::TaskFold;
 use crate::refused::Refused;
-use crate::turn::{Lease, NotDone};
+use crate::turn::{Lease, RefusedCommand};
 use crate::view;
 use runs::workflow::{
-    self, Answers, EffectAnswer, EffectKind, Note, Produced, Start, Step, Transcript, Wanted,
+    self, Answers, EffectAnswer, EffectKind, EffectRequest, Note, ProducedArtifact, Start, Step,
+    Transcript,
 };
 
 /// How an attempt at a Task ended.
-pub(super) enum Ended {
+pub(super) enum AttemptEnd {
     /// With a commit: the Task has ended or waits, as far as the attempt knows.
     Flushed,
     /// At once: the Task has ended or waits.
@@ -66,43 +68,37 @@ struct Record {
 }
 
 impl<'a> Run<'a> {
-    pub(super) fn new(
-        engine: &'a Engine,
-        key: Position,
-        id: TaskId,
-        epoch: Option<u64>,
-        signals: watch::Receiver<Signal>,
-    ) -> Self {
+    pub(super) fn new(engine: &'a Engine, job: &Job) -> Self {
         Self {
             engine,
-            key,
-            id,
-            epoch,
+            key: job.key,
+            id: job.id.clone(),
+            epoch: job.epoch,
             moves: Vec::new(),
             last_request: None,
             checkpoints: 0,
             workflow: None,
             streams_as: None,
             has_recorded: false,
-            signals,
+            signals: job.signals.clone(),
             interrupted: None,
         }
     }
 
     /// Works until the Task ends or waits.
-    pub(super) async fn drive(&mut self) -> Result<Ended, Refused> {
+    pub(super) async fn drive(&mut self) -> Result<AttemptEnd, Refused> {
         let Some(task) = self.load().await? else {
-            return Ok(Ended::NothingToDo);
+            return Ok(AttemptEnd::NothingToDo);
         };
         if task.status.is_waiting() || task.status.is_terminal() {
-            return Ok(Ended::NothingToDo);
+            return Ok(AttemptEnd::NothingToDo);
         }
         if let Some(of) = task.replay.clone() {
             self.replay(&task, &of).await?;
         } else {
             self.advance(&task).await?;
         }
-        Ok(Ended::Flushed)
+        Ok(AttemptEnd::Flushed)
     }
 
     async fn advance(&mut self, task: &Task) -> Result<(), Refused> {
@@ -153,7 +149,7 @@ impl<'a> Run<'a> {
                         .iter()
                         .all(|effect| !record.requested.contains_key(&effect.key));
                     if is_new {
-                        self.tell(notes);
+                        self.push_notes(notes);
                         if checkpoint {
                             self.moves.push(Move::Checkpoint {
                                 number: self.checkpoints,
@@ -172,7 +168,7 @@ impl<'a> Run<'a> {
                     summary,
                     products,
                 } => {
-                    self.tell(notes);
+                    self.push_notes(notes);
                     return self.complete(text, summary, products).await;
                 }
                 Step::Failed {
@@ -181,14 +177,14 @@ impl<'a> Run<'a> {
                     message,
                     details,
                 } => {
-                    self.tell(notes);
+                    self.push_notes(notes);
                     return self.fail(&code, message, details).await;
                 }
             }
         }
     }
 
-    fn tell(&mut self, notes: Vec<Note>) {
+    fn push_notes(&mut self, notes: Vec<Note>) {
         self.moves.extend(
             notes
                 .into_iter()
@@ -238,26 +234,17 @@ impl<'a> Run<'a> {
     }
 
     async fn note(&self, record: &mut Record, event: &mut Event) -> Result<(), Refused> {
-        let key = |event: &Event| {
-            event
-                .payload
-                .get("effect_key")
-                .and_then(Value::as_str)
-                .unwrap_or_default()
-                .to_owned()
-        };
-        let digest = |event: &Event, member: &str| {
-            event
-                .payload
-                .get(member)
-                .and_then(Value::as_str)
-                .and_then(|text| Digest::parse(text).ok())
-        };
+        let key = |event: &Event| event.effect_key().unwrap_or_default().to_owned();
         match event.kind().map_or(InRecovery::Unneeded, Kind::in_recovery) {
             InRecovery::Unneeded => {}
-            InRecovery::Workflow => record.workflow = digest(event, "workflow_sha256"),
+            InRecovery::Workflow => {
+                let digest = payload::TaskStarted::of(&event.payload).workflow_sha256();
+                let digest = digest.and_then(Value::as_str);
+                record.workflow = digest.and_then(|text| Digest::parse(text).ok());
+            }
             InRecovery::Intent => {
-                if let Some(digest) = digest(event, "request_sha256") {
+                let digest = payload::EffectRequested::of(&event.payload).request_sha256();
+                if let Some(digest) = digest {
                     record.requested.insert(key(event), digest);
                 }
             }
@@ -280,7 +267,7 @@ impl<'a> Run<'a> {
         &mut self,
         task: &Task,
         record: &Record,
-        effects: Vec<Wanted>,
+        effects: Vec<EffectRequest>,
     ) -> Result<Option<Vec<EffectAnswer>>, Refused> {
         let mut answers: Vec<Option<EffectAnswer>> = vec![None; effects.len()];
         let mut to_perform = Vec::new();
@@ -340,7 +327,11 @@ impl<'a> Run<'a> {
     }
 
     /// Asks people; the Task waits for all of their answers.
-    pub(super) async fn ask(&mut self, task: &Task, questions: Vec<Wanted>) -> Result<(), Refused> {
+    pub(super) async fn ask(
+        &mut self,
+        task: &Task,
+        questions: Vec<EffectRequest>,
+    ) -> Result<(), Refused> {
         for effect in questions {
             let EffectKind::Ask(ask) = effect.kind else {
                 continue;
@@ -380,7 +371,7 @@ impl<'a> Run<'a> {
     }
 
     /// Tells a model request's messages by their digests, after those of the request before it.
-    fn request_parts(&mut self, effect: &Wanted) -> Option<RequestParts> {
+    fn request_parts(&mut self, effect: &EffectRequest) -> Option<RequestParts> {
         let messages = effect.messages.as_ref()?;
         let since = self.last_request.as_ref().and_then(|(key, earlier)| {
             let added = messages.added_since(earlier)?;
@@ -398,7 +389,7 @@ impl<'a> Run<'a> {
         &mut self,
         text: String,
         summary: String,
-        products: Vec<Produced>,
+        products: Vec<ProducedArtifact>,
     ) -> Result<(), Refused> {
         let ids = &self.engine.shared.ids;
         for produced in products {
@@ -487,7 +478,7 @@ impl<'a> Run<'a> {
                 Move::Complete { .. } | Move::Fail { .. } | Move::EndReplay(_)
             )
         });
-        if ends && let Err(refused) = self.engine.know_task_log(self.key).await {
+        if ends && let Err(refused) = self.engine.load_task_log(self.key).await {
             // This only spares the turn the reading. What is in hand is not dropped for it.
             tracing::warn!(task.id = %self.id, fault = %refused.for_the_log(), "the log of a task that ends was not read");
         }
@@ -529,7 +520,7 @@ impl<'a> Run<'a> {
                 }),
                 None => Lease::Take(self.key),
             };
-            let NotDone {
+            let RefusedCommand {
                 refused,
                 command: again,
             } = *match self.engine.order_own(command, lease).await {

@@ -10,7 +10,7 @@ use std::time::Duration;
 use canon::{Map, Value};
 use domain::{
     Command, Document, Order, Position, Refusal, ResourceKind, SessionId, State, SubmitReplay,
-    TaskId,
+    TaskId, payload,
 };
 use serde::{Deserialize, Serialize};
 use serde_json::json;
@@ -34,14 +34,14 @@ pub(crate) struct Plan {
     /// Begins the salts of its Tasks' requests.
     pub(crate) salt: String,
     /// Tasks to replay, in the order in which they were accepted.
-    pub(crate) tasks: Vec<Planned>,
+    pub(crate) tasks: Vec<PlannedReplay>,
     /// Tasks that are left out, and why.
     pub(crate) skipped: Vec<Value>,
 }
 
 /// A Task to replay.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub(crate) struct Planned {
+pub(crate) struct PlannedReplay {
     /// The Task.
     pub(crate) task_id: TaskId,
     /// The mode, in the contract's word.
@@ -228,7 +228,7 @@ impl Engine {
         &self,
         plan: &Plan,
         number: usize,
-        planned: &Planned,
+        planned: &PlannedReplay,
         fork: &SessionId,
     ) -> Result<TaskId, Refused> {
         if self.shared.work.is_full() {
@@ -305,10 +305,8 @@ impl Engine {
             return Ok(("UNKNOWN".to_owned(), true));
         };
         let code = match task.failure {
-            Some(position) => self
-                .payload(position)
-                .await?
-                .get("failure")
+            Some(position) => payload::TaskEnded::of(&self.payload(position).await?)
+                .failure()
                 .and_then(|failure| failure.get("code")?.as_str().map(str::to_owned)),
             None => None,
         };

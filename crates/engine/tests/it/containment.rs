@@ -9,8 +9,8 @@ use domain::{Event, Kind, ModelUse, Position, State, Status, TaskId};
 use engine::port::{Performer, ReadEvents, Scope, Store};
 use engine::{Engine, InputSpec, NewTask, Parts, Request, Settle};
 use runs::workflow::{
-    Answers, EffectAnswer, EffectKind, Machine, Note, Registry, Start, Step, Wanted, Workflow,
-    builtin,
+    Answers, EffectAnswer, EffectKind, EffectRequest, Machine, Note, Registry, Start, Step,
+    Workflow, builtin,
 };
 use serde_json::json;
 
@@ -54,9 +54,9 @@ impl Machine for Poisoned {
             return Step::Request {
                 notes: Vec::new(),
                 checkpoint: false,
-                effects: vec![Wanted {
+                effects: vec![EffectRequest {
                     repeatable: false,
-                    ..Wanted::repeatable(
+                    ..EffectRequest::repeatable(
                         "tool:main:1",
                         EffectKind::LocalTool,
                         json!({"name": "once"}),

@@ -44,7 +44,7 @@ pub(crate) fn texts(files: &[&str]) -> ContractTexts {
 }
 
 /// A model's answer that calls tools, with the reason that providers give for stopping.
-pub(crate) fn calling(key: &str, calls: &[(&str, &str, &str)]) -> runs::workflow::Performed {
+pub(crate) fn calling(key: &str, calls: &[(&str, &str, &str)]) -> runs::workflow::EffectOutcome {
     let calls: Vec<Value> = calls
         .iter()
         .map(|(id, name, arguments)| {

@@ -6,7 +6,7 @@ use canon::{Integers, Value};
 use domain::{ModelUse, Status};
 use engine::{Caller, Filters, ListRequest};
 use receipts::Receipt;
-use runs::workflow::Performed;
+use runs::workflow::EffectOutcome;
 use serde_json::json;
 
 use crate::rig::{Finished, Outside, World};
@@ -77,7 +77,7 @@ async fn a_usage_that_cannot_be_one_is_unknown_and_named_in_the_receipt() {
         let message = json!({"choices": [{"message": {"role": "assistant", "content": "hello"}}]});
         world.outside.perform_as(
             "llm:main:1",
-            Performed {
+            EffectOutcome {
                 model: Some(ModelUse {
                     provider: "test".to_owned(),
                     model: "m".to_owned(),
@@ -87,7 +87,7 @@ async fn a_usage_that_cannot_be_one_is_unknown_and_named_in_the_receipt() {
                     price_table: None,
                     usage_unknown: false,
                 }),
-                ..Performed::ok(message)
+                ..EffectOutcome::ok(message)
             },
         );
         let run = within_time(world.plain("go")).await;

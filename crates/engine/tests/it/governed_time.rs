@@ -7,9 +7,9 @@ use std::time::Duration;
 
 use canon::{Digest, Map, Value};
 use domain::{
-    ContractText, Govern, GovernedFiles, GovernedOperation, NewGoverned, Offered, Preflight,
-    Proposal, ProposedTool, Report, ReportedOutcome, StartedCall, State, Status, TaskId, Timestamp,
-    WorkspaceId,
+    ContractText, Govern, GovernedFiles, GovernedOperation, NewGoverned, Preflight, Proposal,
+    ProposedTool, Report, ReportedOutcome, StartedCall, State, Status, TaskId, Timestamp,
+    ToolOffer, WorkspaceId,
 };
 use engine::port::{BoxFuture, Clock, MemoryStore, Store as _};
 use engine::{Caller, Engine, Parts, Refused};
@@ -19,15 +19,15 @@ use crate::support::{caller, parts};
 
 /// Time that a test moves; waiting takes next to none.
 #[derive(Debug)]
-struct Moved(AtomicI64);
+struct ExternalMember(AtomicI64);
 
-impl Moved {
+impl ExternalMember {
     fn pass(&self, seconds: i64) {
         self.0.fetch_add(seconds * 1_000_000, Ordering::SeqCst);
     }
 }
 
-impl Clock for Moved {
+impl Clock for ExternalMember {
     fn now(&self) -> Timestamp {
         Timestamp::from_micros(self.0.load(Ordering::SeqCst))
     }
@@ -39,18 +39,18 @@ impl Clock for Moved {
 
 struct World {
     store: Arc<MemoryStore>,
-    clock: Arc<Moved>,
+    clock: Arc<ExternalMember>,
     engine: Engine,
 }
 
 impl World {
     async fn new() -> Self {
         let store = Arc::new(MemoryStore::new("testlog1", [7; 32]));
-        let clock = Arc::new(Moved(AtomicI64::new(1_800_000_000_000_000)));
+        let clock = Arc::new(ExternalMember(AtomicI64::new(1_800_000_000_000_000)));
         Self::on(store, clock).await
     }
 
-    async fn on(store: Arc<MemoryStore>, clock: Arc<Moved>) -> Self {
+    async fn on(store: Arc<MemoryStore>, clock: Arc<ExternalMember>) -> Self {
         let parts = Parts {
             clock: clock.clone(),
             ..parts(store.clone())
@@ -104,7 +104,7 @@ impl World {
         let state = self.state(id).await;
         let preflight = Preflight {
             expected_state_version: state["stateVersion"].as_u64().unwrap(),
-            offered_tools: vec![Offered {
+            offered_tools: vec![ToolOffer {
                 name: "pay".to_owned(),
                 schema: Some(serde_json::json!({})),
                 hosted: false,

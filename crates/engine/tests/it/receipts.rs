@@ -5,18 +5,18 @@ use std::sync::atomic::{AtomicI64, Ordering};
 use std::time::Duration;
 
 use canon::{Digest, Map, Value};
-use domain::{Blob, Document, Refusal, ResourceKind, SessionId, State, Status, TaskId, Timestamp};
-use engine::port::{ApiKey, BlobStore, BoxFuture, Clock, MemoryStore, Store, TreeStore};
-use engine::{
-    Answer, Caller, Engine, Filters, Idempotency, ListRequest, Parts, Refused, Request,
-    VerifyRequest,
+use domain::{
+    BatchId, Blob, Document, ReceiptCheck, ReceiptId, Refusal, ResourceKind, SessionId, State,
+    Status, TaskId, Timestamp,
 };
+use engine::port::{ApiKey, BlobStore, BoxFuture, Clock, MemoryStore, Store, TreeStore};
+use engine::{Answer, Caller, Engine, Filters, Idempotency, ListRequest, Parts, Refused, Request};
 use receipts::Receipt;
 use receipts::merkle;
 use runs::workflow::{EffectAnswer, Machine, Registry, Start, Step, Workflow, builtin};
 
 use crate::support::{
-    engine_on, key, new_session, parts, reach, store, submit, task_request, write,
+    engine_on, key, new_session, parts, reach, recorded_verdict, store, submit, task_request, write,
 };
 
 async fn receipts_of(engine: &Engine, session: &SessionId) -> Vec<(String, Receipt)> {
@@ -49,9 +49,7 @@ fn assert_chain(receipts: &[(String, Receipt)], mut previous: Option<Digest>) {
 }
 
 async fn verify(engine: &Engine, id: &str) -> Answer {
-    let request = VerifyRequest::default();
-    engine
-        .verify_receipt(&Caller::system(), id, &request, None)
+    recorded_verdict(engine, &Caller::system(), id, None)
         .await
         .unwrap()
 }
@@ -77,7 +75,6 @@ async fn a_repeated_verification_gets_its_first_answer_and_only_writers_record_o
     let (session, task, _) = submit(&engine, "agent").await;
     reach(&engine, &task, Status::Completed).await;
     let (id, _) = receipts_of(&engine, &session).await.remove(0);
-    let request = VerifyRequest::default();
     let idempotency = Idempotency {
         key: "once".to_owned(),
         method: "POST".to_owned(),
@@ -86,10 +83,9 @@ async fn a_repeated_verification_gets_its_first_answer_and_only_writers_record_o
     };
     let keyed = async || {
         let before = store.reads();
-        let answer = engine
-            .verify_receipt(&Caller::system(), &id, &request, Some(idempotency.clone()))
-            .await
-            .unwrap();
+        let given = Some(idempotency.clone());
+        let answer = recorded_verdict(&engine, &Caller::system(), &id, given).await;
+        let answer = answer.unwrap();
         (answer, store.reads() - before)
     };
     let (first, examined) = keyed().await;
@@ -101,13 +97,15 @@ async fn a_repeated_verification_gets_its_first_answer_and_only_writers_record_o
     assert!(repeated < examined, "{repeated} reads after {examined}");
 
     let reader = bound_to(&["*:read"], None);
-    let refused = engine.verify_receipt(&reader, &id, &request, None).await;
+    let refused = recorded_verdict(&engine, &reader, &id, None).await;
     let scope = "receipts:write";
     assert!(
         matches!(refused, Err(Refused::PermissionDenied { scope: asked }) if asked == scope),
         "{refused:?}"
     );
-    assert!(engine.judge_receipt(&reader, &id, &request).await.is_ok());
+    let check = ReceiptCheck::default();
+    let id = ReceiptId::parse(&id).unwrap();
+    assert!(engine.judge_receipt(&reader, &id, &check).await.is_ok());
     assert_eq!(store.head(), head);
 }
 
@@ -119,23 +117,23 @@ async fn a_head_is_cosigned_by_callers_that_may_write_receipts_and_are_bound_to_
     reach(&engine, &task, Status::Completed).await;
     let (id, _) = receipts_of(&engine, &session).await.remove(0);
     let proof = engine.receipt_proof(&Caller::system(), &id).await.unwrap();
-    let batch = &*proof.batch.id;
+    let batch = BatchId::parse(&proof.batch.id).unwrap();
     let line = "no signature";
     let reader = bound_to(&["*:read"], None);
-    let refused = engine.cosign(&reader, batch, line).await;
+    let refused = engine.cosign(&reader, batch.clone(), line).await;
     assert!(
         matches!(refused, Err(Refused::PermissionDenied { .. })),
         "{refused:?}"
     );
     let bound = bound_to(&["*"], Some(vec!["ws_local".to_owned()]));
-    let refused = engine.cosign(&bound, batch, line).await;
+    let refused = engine.cosign(&bound, batch.clone(), line).await;
     let hidden = Refused::Domain(Refusal::NotFound {
         object: ResourceKind::Batch.object(),
         param: None,
     });
     assert_eq!(refused.unwrap_err().to_string(), hidden.to_string());
     let free = bound_to(&["*"], None);
-    let refused = engine.cosign(&free, batch, line).await;
+    let refused = engine.cosign(&free, batch.clone(), line).await;
     assert!(
         matches!(
             refused,
@@ -143,6 +141,11 @@ async fn a_head_is_cosigned_by_callers_that_may_write_receipts_and_are_bound_to_
         ),
         "{refused:?}"
     );
+    engine.drain().await;
+    let refused = engine.cosign(&free, batch, line).await;
+    assert!(matches!(refused, Err(Refused::Draining)), "{refused:?}");
+    let refused = engine.put_secret(&free, "vault_local", "a", "b").await;
+    assert!(matches!(refused, Err(Refused::Draining)), "{refused:?}");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]

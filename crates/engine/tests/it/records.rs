@@ -8,11 +8,11 @@ use domain::{ModelUse, Refusal, Status, TaskId};
 use engine::port::{BoxFuture, Deltas, Performer};
 use engine::{Caller, Engine, InputSpec, NewTask, Parts, Refused, ReplayTask, Request, Settle};
 use proptest::prelude::*;
-use runs::replay::diff::{self, Diff, How, Relation, Reveal, TextDiff};
-use runs::replay::{self, Bundle, Failure, Issuing, Progress, Replayed, Source};
+use runs::replay::diff::{self, Diff, Difference, Relation, Reveal, TextDiff};
+use runs::replay::{self, Bundle, Failure, Progress, ReceiptIssuer, Replayed, Source};
 use runs::workflow::{
-    Answers, Effect, EffectAnswer, EffectKind, Machine, Performed, Registry, Start, Step,
-    Transcript, Wanted, Workflow, builtin,
+    Answers, Effect, EffectAnswer, EffectKind, EffectOutcome, EffectRequest, Machine, Registry,
+    Start, Step, Transcript, Workflow, builtin,
 };
 use serde_json::json;
 
@@ -76,9 +76,9 @@ impl Machine for Asking {
         Step::Request {
             notes: vec![],
             checkpoint: self.said.len() > 1,
-            effects: vec![Wanted {
+            effects: vec![EffectRequest {
                 messages: Some(messages),
-                ..Wanted::repeatable(key, EffectKind::Model, json!({}))
+                ..EffectRequest::repeatable(key, EffectKind::Model, json!({}))
             }],
         }
     }
@@ -93,7 +93,7 @@ impl Machine for Asking {
 struct Model;
 
 impl Performer for Model {
-    fn perform(&self, effect: Effect, deltas: Deltas) -> BoxFuture<'static, Performed> {
+    fn perform(&self, effect: Effect, deltas: Deltas) -> BoxFuture<'static, EffectOutcome> {
         if effect.kind == EffectKind::Hold {
             return Box::pin(std::future::pending());
         }
@@ -106,7 +106,7 @@ impl Performer for Model {
         deltas.push("a piece");
         let text = format!("{} characters\n{padding}", told.len());
         let value = json!({"choices": [{"message": {"role": "assistant", "content": text}}]});
-        let performed = Performed {
+        let performed = EffectOutcome {
             model: Some(ModelUse {
                 provider: "test".to_owned(),
                 model: "m-1".to_owned(),
@@ -116,7 +116,7 @@ impl Performer for Model {
                 price_table: None,
                 usage_unknown: false,
             }),
-            ..Performed::ok(value)
+            ..EffectOutcome::ok(value)
         };
         Box::pin(std::future::ready(performed))
     }
@@ -180,7 +180,7 @@ async fn compare(engine: &Engine, a: &TaskId, b: &TaskId) -> Diff {
     let online = engine.diff(&Caller::system(), a, b).await.unwrap();
     // A server and a program without one come to the same result.
     let source = |bytes: Vec<u8>| Bundle::read(&bytes).unwrap().into_source().unwrap();
-    let offline = diff::between(
+    let offline = diff::compare(
         &source(bundle(engine, a).await),
         &source(bundle(engine, b).await),
         &workflows(),
@@ -278,7 +278,7 @@ async fn a_bundle_holds_the_stored_bytes_and_replays_to_the_servers_receipt() {
     let body = json!({"mode": "with_overrides", "override": {"llm:main:1": says("no")}});
     let online = replayed(&engine, &task, body.clone()).await;
     let (spec, _) = replay::read(&body, &source, &BTreeMap::new(), false).unwrap();
-    let issuing = Issuing {
+    let issuing = ReceiptIssuer {
         id: "reprise-test".to_owned(),
         name: None,
         ordinal: 1,
@@ -538,7 +538,7 @@ async fn a_changed_answer_and_what_followed_from_it_are_told() {
     let diff = compare(&engine, &task, &changed).await;
     assert!(!diff.equal);
     let parting = diff.first_divergence.unwrap();
-    assert_eq!(parting.what, How::Changed);
+    assert_eq!(parting.what, Difference::Changed);
     assert_eq!(parting.members, ["value_sha256"]);
     assert_eq!(parting.override_key.as_deref(), Some("llm:main:1"));
     let place = parting.a.unwrap();
@@ -680,11 +680,11 @@ async fn a_run_that_stopped_early_misses_the_rest() {
         .iter()
         .find(|effect| effect.key == "llm:main:2")
         .unwrap();
-    assert_eq!(missing.what, How::Missing);
+    assert_eq!(missing.what, Difference::Missing);
     let text: &TextDiff = missing.text.as_ref().unwrap();
     assert!(text.after.is_empty() && !text.before.is_empty());
     let back = compare(&engine, &failed, &task).await;
-    assert_eq!(back.effects.last().unwrap().what, How::Added);
+    assert_eq!(back.effects.last().unwrap().what, Difference::Added);
 }
 
 #[tokio::test]
@@ -752,7 +752,7 @@ async fn keys_name_what_can_be_changed_in_the_order_of_the_run() {
     assert!(keys.iter().all(|key| key.ok && key.value.is_some()));
     // Each of them is a key that a request takes.
     for key in &keys {
-        assert!(source.knows(&key.key), "{}", key.key);
+        assert!(source.has_key(&key.key), "{}", key.key);
         assert_eq!(replay::kind_of(&key.key), Some(key.kind));
     }
 }

@@ -8,7 +8,7 @@ use canon::Value;
 use domain::{Egress, Event, Observed, Status, TaskId};
 use engine::port::{MemoryStore, Store};
 use engine::{Idempotency, InputSpec, NewSession, NewTask, Refused, Request, Settle};
-use runs::workflow::Performed;
+use runs::workflow::EffectOutcome;
 use serde_json::json;
 
 use crate::hand::Hand;
@@ -283,7 +283,7 @@ fn a_live_replay_performs_nothing_twice() {
             .uses("llm:main:3", &[("x", "send", "{}"), ("y", "send", "{}")])
             .perform_as(
                 "host:tool.send:main:2",
-                Performed {
+                EffectOutcome {
                     observed: Some(Observed {
                         network_egress: vec![Egress {
                             destination: "example.org".to_owned(),
@@ -292,7 +292,7 @@ fn a_live_replay_performs_nothing_twice() {
                         }],
                         ..Observed::default()
                     }),
-                    ..Performed::ok(json!({"sent": 2}))
+                    ..EffectOutcome::ok(json!({"sent": 2}))
                 },
             )
             .answer("host:tool.send:main:3", json!({"sent": 3}))

@@ -7,6 +7,7 @@ use serde_json::{Value, json};
 use crate::rig::{
     Finished, Outside, World, deltas, expected_kinds, registry, saying, unsigned, with,
 };
+use crate::support::recorded_verdict;
 
 fn effect(key: &str, kind: &str) -> Value {
     json!({"key": key, "kind": kind})
@@ -193,11 +194,8 @@ async fn b12_04_a_running_replay_can_be_canceled() {
     assert_eq!(deltas[0]["after_sha256"], json!(canon::sha256(b"\"z\"")));
     let record = replay.record("host:x:main:1").replay.as_ref().unwrap();
     assert_eq!(deltas[0]["delta_id"], json!(record.receipt_delta_id));
-    let verdict = world
-        .engine
-        .verify_receipt(&Caller::system(), receipt.id(), &Default::default(), None)
-        .await
-        .unwrap();
+    let verdict = recorded_verdict(&world.engine, &Caller::system(), receipt.id(), None).await;
+    let verdict = verdict.unwrap();
     assert_eq!(verdict.event.unwrap().payload["valid"], true);
 }
 

@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use canon::{Digest, Integers, Value};
 use receipts::Receipt;
-use runs::replay::{self, Issuing, Source};
+use runs::replay::{self, ReceiptIssuer, Source};
 use runs::workflow::{Answers, Machine, Registry, Start, Workflow, builtin};
 use serde_json::json;
 
@@ -79,7 +79,7 @@ fn compute(name: &str) -> Vec<u8> {
 fn receipt_of(source: &Source, request: &Value, issuer: &Value, conformance: bool) -> Receipt {
     let (spec, secrets) = replay::read(request, source, &BTreeMap::new(), conformance).unwrap();
     let replayed = run_pure(source, &Registry::new(builtin()), &spec, &secrets);
-    let issuing = Issuing {
+    let issuing = ReceiptIssuer {
         id: issuer["id"].as_str().unwrap().to_owned(),
         name: issuer["name"].as_str().map(str::to_owned),
         ordinal: 1,

@@ -19,7 +19,7 @@ use engine::port::{
 };
 use engine::{Caller, Engine, InputSpec, NewTask, Parts, Refused, ReplayTask, Request, Settle};
 use receipts::Receipt;
-use runs::replay::{self, Issuing, Progress, Source, Spec};
+use runs::replay::{self, Progress, ReceiptIssuer, Source, Spec};
 use runs::workflow::{Registry, Workflow, builtin};
 use serde_json::json;
 
@@ -610,7 +610,7 @@ impl Exported {
         let source = self.source();
         let (spec, secrets) = replay::read(body, &source, &BTreeMap::new(), false).unwrap();
         let replayed = run_pure(&source, workflows, &spec, &secrets);
-        let issuing = Issuing {
+        let issuing = ReceiptIssuer {
             id: "reprise-test".to_owned(),
             name: None,
             ordinal: 1,

@@ -8,8 +8,8 @@ use canon::Map;
 use domain::{Event, ResourceKind, Role, SessionId, State, Status, TaskId, Timestamp};
 use engine::port::{ApiKey, BoxFuture, Clock, Ids, MemoryStore, Spawn, Store};
 use engine::{
-    Answer, Caller, Engine, EventRange, Filters, InputSpec, Limits, MessageSpec, NewSession,
-    NewTask, Offline, Parts, Refused, Request, Settle,
+    Answer, Caller, Engine, EventRange, Filters, Idempotency, InputSpec, Limits, MessageSpec,
+    NewSession, NewTask, Offline, Parts, Refused, Request, Settle,
 };
 use runs::workflow::{Registry, builtin};
 use serde_json::json;
@@ -105,6 +105,22 @@ pub(crate) fn parts(store: Arc<dyn Store>) -> Parts {
 pub(crate) async fn write(engine: &Engine, request: Request) -> Result<Answer, Refused> {
     engine
         .dispatch(&caller_of(&request), request, None, Settle::Window)
+        .await
+}
+
+/// Has a receipt verified and the verdict recorded.
+pub(crate) async fn recorded_verdict(
+    engine: &Engine,
+    caller: &Caller,
+    id: &str,
+    idempotency: Option<Idempotency>,
+) -> Result<Answer, Refused> {
+    let request = Request::VerifyReceipt {
+        id: domain::ReceiptId::parse(id).unwrap(),
+        check: domain::ReceiptCheck::default(),
+    };
+    engine
+        .dispatch(caller, request, idempotency, Settle::Window)
         .await
 }
 

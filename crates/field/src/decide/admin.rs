@@ -4,7 +4,7 @@ use domain::Timestamp;
 use serde_json::json;
 
 use super::{Decision, Embedding, next_epoch};
-use crate::caller::{self, Caller, Fresh, OPERATOR, STANDARD};
+use crate::caller::{self, CallSeed, Caller, OPERATOR, STANDARD};
 use crate::config::{LINE_BYTES_MAX, Level};
 use crate::error::{Check, Code, Fault};
 use crate::event::{Content, Entry, Event, SYSTEM};
@@ -49,7 +49,7 @@ pub enum Administration {
     },
 }
 
-pub(super) fn decide(field: &Field, act: &Administration, fresh: &Fresh) -> Check<Decision> {
+pub(super) fn decide(field: &Field, act: &Administration, fresh: &CallSeed) -> Check<Decision> {
     let epoch = next_epoch(field, 0)?;
     let mut session_id = None;
     let (agent_id, event, content) = match act {
@@ -97,7 +97,7 @@ pub(super) fn decide(field: &Field, act: &Administration, fresh: &Fresh) -> Chec
     Ok(Decision {
         steps: vec![(entry, content)],
         answer: json!({"status": "ok", "epoch": epoch}),
-        kept: crate::kept::KeptAnswer::Whole,
+        kept: crate::stored_answer::StoredAnswer::Whole,
     })
 }
 
@@ -210,21 +210,21 @@ fn escalate(field: &Field, id: &str, reason: &str) -> Check<Event> {
 }
 
 impl Field {
-    /// Returns the conflicts whose vote takes longer than the field allows.
-    pub fn overdue_votes(&self, now: Timestamp) -> Vec<&str> {
-        let Some(timeout) = self.config.vote_timeout_us else {
-            return Vec::new();
-        };
-        self.conflicts
-            .iter()
-            .filter(|conflict| conflict.status == ConflictStatus::Resolving)
-            .filter(|conflict| {
-                conflict.first_vote.is_some_and(|first| {
-                    now.as_micros().saturating_sub(first.as_micros()) > timeout
-                })
-            })
-            .map(|conflict| conflict.id.as_str())
-            .collect()
+    /// Returns the conflicts that are voted on, each with the time at which the field gives up on the vote; none where it
+    /// never does.
+    pub fn votes(&self) -> impl Iterator<Item = (&str, Timestamp)> {
+        let timeout = self.config.vote_timeout_us;
+        let conflicts = timeout.map(|_| self.conflicts.iter());
+        conflicts.into_iter().flatten().filter_map(move |conflict| {
+            let first = match conflict.status {
+                ConflictStatus::Resolving => conflict.first_vote?,
+                ConflictStatus::Detected | ConflictStatus::Resolved | ConflictStatus::Escalated => {
+                    return None;
+                }
+            };
+            let end = first.as_micros().saturating_add(timeout?);
+            Some((conflict.id.as_str(), Timestamp::from_micros(end)))
+        })
     }
 
     /// Returns the units that wait for a vector, in log order.

@@ -10,11 +10,11 @@ use crate::config::Level;
 use crate::envelope::Envelope;
 use crate::error::{Check, Fault};
 use crate::event::Event;
-use crate::kept;
 use crate::kind::Format;
 use crate::relevance::{Ranked, Scope};
 use crate::render;
 use crate::state::{Conflict, Field, Row, Unit};
+use crate::stored_answer;
 use crate::vector::Vector;
 
 /// What an ATTUNE says.
@@ -138,11 +138,11 @@ impl Work<'_> {
         if let (Some(members), 1..) = (budget.as_object_mut(), filled.conflicts_omitted) {
             members.insert("conflicts_omitted".into(), filled.conflicts_omitted.into());
         }
-        self.kept = kept::without_text(
-            kept::ATTUNE,
+        self.kept = stored_answer::without_text(
+            stored_answer::ATTUNE,
             json!({
                 "record": filled.kept,
-                "conflicts": filled.conflicts.iter().map(kept::conflict).collect::<Vec<_>>(),
+                "conflicts": filled.conflicts.iter().map(stored_answer::conflict).collect::<Vec<_>>(),
                 "context_budget": budget,
                 "epoch": self.epoch,
             }),
@@ -251,7 +251,7 @@ impl Work<'_> {
                 let shown = render::unit(unit, status, *format);
                 let shown = shown.unwrap_or_else(|| render::unit_without_text(unit, status));
                 // As it is returned, with its score and its reason.
-                let shown = kept::record(shown, item.score, &item.reason, *format);
+                let shown = stored_answer::record(shown, item.score, &item.reason, *format);
                 let tokens = tokens_of(&shown) + beside;
                 (filled.tokens + tokens <= budget).then_some((*format, shown, tokens))
             });

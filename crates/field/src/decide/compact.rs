@@ -95,7 +95,7 @@ impl<'a> Work<'a> {
             .map(|text| text.bytes().len())
             .sum();
         let erased = match strategy {
-            CompactStrategy::Purge => self.field.beside(&selected),
+            CompactStrategy::Purge => self.field.text_digests(&selected),
             CompactStrategy::Archive | CompactStrategy::Summarize => Vec::new(),
         };
         self.log(Event::Compacted {

@@ -10,12 +10,12 @@ use canon::Value;
 use serde_json::json;
 
 use super::{Embedding, Work};
+use crate::conflict_list::Page;
 use crate::error::{Check, Code, Fault};
 use crate::event::Event;
-use crate::kept;
 use crate::kind::{ConflictStatus, ConflictType, DetectMode, MemoryType, Method, Mode};
-use crate::listed::Page;
 use crate::state::{Conflict, Field, Row, Unit};
+use crate::stored_answer;
 use crate::text::Claims;
 use crate::vector::{Model, Sparse, Vector};
 
@@ -23,7 +23,7 @@ use crate::vector::{Model, Sparse, Vector};
 const COSINE_MIN: f64 = 0.80;
 
 /// Ids of units that contradict a new one, the closest ones if there are many, in the order in which they were recorded.
-pub(super) type Found = Vec<String>;
+pub(super) type UnitIds = Vec<String>;
 
 /// What a search for contradictions found before the message was decided.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -52,7 +52,7 @@ impl NewUnit<'_> {
         embedding: &Embedding,
         from: usize,
         known: &[String],
-    ) -> Option<Found> {
+    ) -> Option<UnitIds> {
         let vector = match embedding {
             Embedding::BuiltIn => Vector::hash_1024(self.content),
             Embedding::Given(vector) => vector.clone(),
@@ -134,7 +134,7 @@ pub fn find_contradictions(
 }
 
 fn counts(unit: &Unit) -> bool {
-    unit.mode == Mode::Committed && unit.stands() && !unit.is_purged()
+    unit.mode == Mode::Committed && unit.is_standing() && !unit.is_purged()
 }
 
 /// Returns whether two units were in conflict before; both know theirs in ascending order, and anybody may give one many.
@@ -219,10 +219,10 @@ impl Work<'_> {
         let new = new.map(|(number, conflict)| (field.conflicts.len() + number, conflict));
         let listed = page.cut(field, known.chain(new));
         let coverage = json!({"units_scanned": scanned, "new_conflicts_found": found});
-        let named: Vec<Value> = listed.shown.iter().map(kept::conflict).collect();
+        let named: Vec<Value> = listed.shown.iter().map(stored_answer::conflict).collect();
         let mut members = json!({"conflicts": named, "scan_coverage": coverage});
         listed.name_rest(&mut members);
-        self.kept = kept::without_text(kept::DETECT, members);
+        self.kept = stored_answer::without_text(stored_answer::DETECT, members);
         let mut answer = json!({"status": "ok", "scan_coverage": coverage});
         listed.name_rest(&mut answer);
         if let Some(members) = answer.as_object_mut() {

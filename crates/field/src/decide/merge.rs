@@ -206,7 +206,7 @@ impl Work<'_> {
         let rows: std::collections::BTreeSet<Row> = supporting.map(|(_, row)| *row).collect();
         rows.into_iter()
             .filter_map(|row| self.field.at(row))
-            .filter(|unit| unit.stands() && !unit.is_purged())
+            .filter(|unit| unit.is_standing() && !unit.is_purged())
             .count()
     }
 

@@ -3,7 +3,7 @@
 use canon::Value;
 use serde_json::json;
 
-use super::detect::{Found, NewUnit};
+use super::detect::{NewUnit, UnitIds};
 use super::{Detection, Work};
 use crate::caller;
 use crate::config::{LINE_BYTES_MAX, Level};
@@ -338,7 +338,7 @@ impl Work<'_> {
     }
 
     /// Returns the units that automatic detection finds; nothing if it is late.
-    fn find_contradictions(&self, request: &Request) -> Option<Found> {
+    fn find_contradictions(&self, request: &Request) -> Option<UnitIds> {
         let config = &self.field.config;
         let wanted = config.automatic_detection
             && config.level >= Level::Standard

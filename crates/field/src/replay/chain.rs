@@ -11,14 +11,14 @@ use crate::config::Limits;
 use crate::error::{Check, Code, Fault};
 use crate::event::Event;
 use crate::kind::{MemoryType, RelationType, TargetType};
-use crate::log::{ConflictNode, Log, Place, UnitNode};
+use crate::log::{ConflictNode, EntryNumber, Log, UnitNode};
 
 /// Returns the whole chain and the key events of a target, both in order.
 pub(super) fn collect(
     log: &Log,
     target: &Target,
     limits: &Limits,
-) -> Check<(Vec<Place>, Vec<Place>)> {
+) -> Check<(Vec<EntryNumber>, Vec<EntryNumber>)> {
     let unknown = || {
         let kind = target.kind.as_str().replace('_', " ");
         Fault::new(
@@ -47,7 +47,7 @@ pub(super) fn collect(
             let horizon = conflict.end.unwrap_or(log.now());
             let seeds = conflict.units.iter().map(|unit| (*unit, horizon));
             let mut chain = events_of(log, &horizons(log, seeds, visits)?);
-            let mut key: BTreeSet<Place> = conflict.events.iter().copied().collect();
+            let mut key: BTreeSet<EntryNumber> = conflict.events.iter().copied().collect();
             key.extend(records(log, conflict.new.iter()));
             chain.extend(&key);
             key.extend(records(log, &conflict.units));
@@ -65,7 +65,7 @@ pub(super) fn collect(
             let seeds = units.iter().map(|unit| (*unit, log.now()));
             let mut chain = events_of(log, &horizons(log, seeds, visits)?);
             chain.extend(of_task);
-            let mut key: BTreeSet<Place> = of_task.iter().copied().collect();
+            let mut key: BTreeSet<EntryNumber> = of_task.iter().copied().collect();
             for unit in units.iter().filter_map(|unit| log.unit(*unit)) {
                 key.extend(&unit.touched);
                 key.extend(conflicts(log, unit).flat_map(|conflict| &conflict.events));
@@ -77,7 +77,7 @@ pub(super) fn collect(
             if of_session.is_empty() {
                 return Err(unknown());
             }
-            let chain: BTreeSet<Place> = of_session.iter().copied().collect();
+            let chain: BTreeSet<EntryNumber> = of_session.iter().copied().collect();
             let key = of_session
                 .iter()
                 .copied()
@@ -92,8 +92,8 @@ pub(super) fn collect(
     Ok((ordered(log, chain), ordered(log, key)))
 }
 
-fn ordered(log: &Log, places: BTreeSet<Place>) -> Vec<Place> {
-    let mut places: Vec<Place> = places.into_iter().collect();
+fn ordered(log: &Log, places: BTreeSet<EntryNumber>) -> Vec<EntryNumber> {
+    let mut places: Vec<EntryNumber> = places.into_iter().collect();
     places.sort_by_key(|place| log.order(*place));
     places
 }
@@ -180,7 +180,7 @@ fn conflicts<'a>(log: &'a Log, unit: &'a UnitNode) -> impl Iterator<Item = &'a C
     unit.conflicts.iter().filter_map(|node| log.conflict(*node))
 }
 
-fn events_of(log: &Log, reached: &BTreeMap<u32, u64>) -> BTreeSet<Place> {
+fn events_of(log: &Log, reached: &BTreeMap<u32, u64>) -> BTreeSet<EntryNumber> {
     let mut events = BTreeSet::new();
     for (node, horizon) in reached {
         let Some(unit) = log.unit(*node) else {
@@ -248,7 +248,7 @@ fn replacing(log: &Log, node: u32) -> Vec<u32> {
     supersedes(&unit.incoming).chain(merged).collect()
 }
 
-fn key_of_unit(log: &Log, node: u32, visits_max: usize) -> Check<BTreeSet<Place>> {
+fn key_of_unit(log: &Log, node: u32, visits_max: usize) -> Check<BTreeSet<EntryNumber>> {
     let mut key = BTreeSet::new();
     for unit in line(log, node, visits_max)?
         .iter()
@@ -268,20 +268,20 @@ fn key_of_unit(log: &Log, node: u32, visits_max: usize) -> Check<BTreeSet<Place>
 fn records<'a>(
     log: &'a Log,
     nodes: impl IntoIterator<Item = &'a u32> + 'a,
-) -> impl Iterator<Item = Place> + 'a {
+) -> impl Iterator<Item = EntryNumber> + 'a {
     nodes
         .into_iter()
         .filter_map(|node| log.unit(*node).and_then(|unit| unit.record))
 }
 
-fn recorded_node(log: &Log, place: Place) -> Option<u32> {
+fn recorded_node(log: &Log, place: EntryNumber) -> Option<u32> {
     match &log.entry(place)?.event {
         Event::Recorded(recorded) => log.unit_named(&recorded.unit_id).map(|(node, _)| node),
         _ => None,
     }
 }
 
-fn is_decision(log: &Log, record: Place) -> bool {
+fn is_decision(log: &Log, record: EntryNumber) -> bool {
     log.entry(record).is_some_and(|entry| {
         matches!(&entry.event, Event::Recorded(recorded) if recorded.kind == MemoryType::Decision)
     })

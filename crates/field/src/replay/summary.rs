@@ -13,7 +13,7 @@ const SENTENCES_MAX: usize = 10;
 
 /// Writes the summary.
 pub(super) fn write(story: &AnswerParts<'_, '_>) -> String {
-    let entries = |places: &[crate::log::Place]| -> Vec<&Entry> {
+    let entries = |places: &[crate::log::EntryNumber]| -> Vec<&Entry> {
         places
             .iter()
             .filter_map(|place| story.log.entry(*place))
@@ -34,7 +34,7 @@ pub(super) fn write(story: &AnswerParts<'_, '_>) -> String {
     let shown = key
         .iter()
         .take(SENTENCES_MAX)
-        .map(|entry| told(story, entry));
+        .map(|entry| describe_entry(story, entry));
     let mut sentences: Vec<String> = shown.collect();
     if key.len() > SENTENCES_MAX {
         sentences.push(format!("{} more key events", key.len() - SENTENCES_MAX));
@@ -189,7 +189,7 @@ fn unit_standing(story: &AnswerParts<'_, '_>, id: &str, chain: &[&Entry], known:
 }
 
 /// Returns one key event as who did what.
-fn told(story: &AnswerParts<'_, '_>, entry: &Entry) -> String {
+fn describe_entry(story: &AnswerParts<'_, '_>, entry: &Entry) -> String {
     if !story.sees(entry) {
         return format!("(redacted) {}", entry.event.event_type());
     }

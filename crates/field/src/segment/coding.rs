@@ -204,9 +204,9 @@ impl Bytes {
 type Read<T> = Result<T, UnreadableSegment>;
 
 /// What is left to read of a segment.
-pub(super) struct Rest<'a>(&'a [u8]);
+pub(super) struct Remaining<'a>(&'a [u8]);
 
-impl<'a> Rest<'a> {
+impl<'a> Remaining<'a> {
     pub(super) fn of(bytes: &'a [u8]) -> Self {
         Self(bytes)
     }

@@ -4,8 +4,9 @@ use std::collections::BTreeMap;
 
 use domain::Timestamp;
 use field::{
-    Call, Caller, Code, Config, Content, Decided, Detection, Embedding, Entry, Envelope, Event,
-    Field, Fresh, KeptAnswer, Level, Notification, OPERATOR, Operation, Refusal, decide,
+    Call, CallSeed, Caller, Code, Config, Content, Detection, Embedding, Entry, Envelope, Event,
+    Field, Level, MessageDecision, Notification, OPERATOR, Operation, Refusal, StoredAnswer,
+    decide,
 };
 use serde_json::{Value, json};
 
@@ -58,12 +59,12 @@ impl Lab {
         self.ok(Operation::Register, agent, payload)
     }
 
-    pub(crate) fn fresh(&mut self) -> Fresh {
+    pub(crate) fn fresh(&mut self) -> CallSeed {
         self.calls += 1;
         self.now_us += 1_000_000;
         let mut nonce = [7; 32];
         nonce[..8].copy_from_slice(&self.calls.to_be_bytes());
-        Fresh {
+        CallSeed {
             now: Timestamp::from_micros(self.now_us),
             nonce,
         }
@@ -104,20 +105,20 @@ impl Lab {
             detection: self.detection.clone(),
         };
         match decide(&self.field, &call)? {
-            Decided::Repeated(message) => {
+            MessageDecision::Repeated(message) => {
                 let kept = &self.answers[&(message.agent_id, message.id)];
-                Ok(self.field.answer_again(kept.clone()))
+                Ok(self.field.rebuild_answer(kept.clone()))
             }
-            Decided::New(decision) => {
+            MessageDecision::New(decision) => {
                 self.erase_purged(&decision.steps);
                 self.field.commit(&decision).unwrap();
                 self.log.extend(decision.steps.iter().cloned());
                 let message = decision.steps[0].0.message.clone().unwrap();
                 let kept = match &decision.kept {
-                    KeptAnswer::Whole => decision.answer.clone(),
-                    KeptAnswer::WithoutText(kept) => kept.clone(),
+                    StoredAnswer::Whole => decision.answer.clone(),
+                    StoredAnswer::WithoutText(kept) => kept.clone(),
                 };
-                let again = self.field.answer_again(kept.clone());
+                let again = self.field.rebuild_answer(kept.clone());
                 assert_eq!(again, decision.answer, "of what is kept comes the answer");
                 self.answers.insert((message.agent_id, message.id), kept);
                 let entries: Vec<Entry> = decision

@@ -84,7 +84,7 @@ pub(crate) fn task_facts() -> TaskFacts {
             created_at: Some(owned("2026-04-25T19:16:10.5Z")),
             started_at: Some(owned("2026-04-25T19:16:14.000001Z")),
             completed_at: owned("2026-04-25T21:17:33+02:00"),
-            end: End::Succeeded,
+            end: TaskEnd::Succeeded,
         },
         approvals: vec![Approval {
             approval_id: Some(owned("approval_8")),

@@ -75,7 +75,7 @@ fn lifecycle(value: &Value) -> Lifecycle {
         created_at: maybe(&value["created_at"]),
         started_at: maybe(&value["started_at"]),
         completed_at: text(&value["completed_at"]),
-        end: End::Succeeded,
+        end: TaskEnd::Succeeded,
     }
 }
 

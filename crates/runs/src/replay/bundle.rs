@@ -16,8 +16,8 @@ use receipts::{Receipt, event_log_digest};
 use serde_json::json;
 
 use super::preflight::stated_log_digest;
-use super::request::{Given, Spec};
-use super::source::{ReadSourceError, Source, check_sealed, end_told_by, named_by};
+use super::request::{OverrideValue, Spec};
+use super::source::{ReadSourceError, Source, check_sealed, end_told_by, named_by, replay_in};
 
 /// The first word of a bundle.
 pub const BUNDLE_FORMAT: &str = "reprise-bundle-1";
@@ -137,15 +137,14 @@ pub fn request_names(request: &[u8]) -> Vec<Digest> {
     let overrides = spec.overrides.into_values();
     overrides
         .filter_map(|given| match given.given {
-            Given::Artifact { sha256, .. } => Some(sha256),
-            Given::Inline(_) | Given::Secret => None,
+            OverrideValue::Artifact { sha256, .. } => Some(sha256),
+            OverrideValue::Inline(_) | OverrideValue::Secret => None,
         })
         .collect()
 }
 
 fn request_named(submitted: &Event) -> Option<Digest> {
-    let replay = submitted.payload.get("replay")?;
-    Digest::parse(replay.get("request_sha256")?.as_str()?).ok()
+    replay_in(submitted)?.request_sha256()
 }
 
 fn read_request(bytes: &[u8]) -> Option<Spec> {
@@ -191,7 +190,7 @@ impl Bundle {
 
     /// Says that the Task has a Receipt which cannot be read, and why.
     #[must_use]
-    pub fn lacking_receipt(mut self, id: String, reason: &'static str) -> Self {
+    pub fn with_missing_receipt(mut self, id: String, reason: &'static str) -> Self {
         self.lacking = Some((id, reason));
         self
     }
@@ -335,7 +334,7 @@ impl Bundle {
         }
         let source = source.claiming(self.log_sha256);
         Ok(match self.lacking {
-            Some((id, reason)) => source.lacking_receipt(id, reason),
+            Some((id, reason)) => source.with_missing_receipt(id, reason),
             None => source,
         })
     }
@@ -358,7 +357,7 @@ impl Bundle {
             ReadSourceError::new("it is a replay's, and the request of that replay is missing")
         })?;
         for given in spec.overrides.values_mut() {
-            if let Given::Artifact { sha256, value, .. } = &mut given.given {
+            if let OverrideValue::Artifact { sha256, value, .. } = &mut given.given {
                 *value = blob(sha256).and_then(|bytes| serde_json::from_slice(bytes).ok());
             }
         }

@@ -14,12 +14,12 @@ pub(super) mod requests;
 mod text;
 
 use canon::{Digest, Map, Value};
-use domain::{Kind, Status, TaskId};
+use domain::{Kind, Status, TaskId, payload};
 use serde::Serialize;
 use serde_json::json;
 
 use super::request::Override;
-use super::source::Source;
+use super::source::{Source, replay_in};
 use crate::workflow::{Registry, Start};
 use align::Aligned;
 use change::members;
@@ -139,11 +139,11 @@ pub struct UsageDifference {
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct FirstDifference {
     /// How.
-    pub what: How,
+    pub what: Difference,
     /// The event of the first run.
-    pub a: Option<Place>,
+    pub a: Option<EventRef>,
     /// The event of the second run.
-    pub b: Option<Place>,
+    pub b: Option<EventRef>,
     /// The members of the payload that differ.
     pub members: Vec<String>,
     /// The override that brought it about.
@@ -153,7 +153,7 @@ pub struct FirstDifference {
 /// How something differs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
-pub enum How {
+pub enum Difference {
     /// Both have it, differently.
     Changed,
     /// Only the first has it.
@@ -164,7 +164,7 @@ pub enum How {
 
 /// An event of a run.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
-pub struct Place {
+pub struct EventRef {
     /// Its id.
     pub event_id: String,
     /// Its number in the log, from 1.
@@ -178,7 +178,7 @@ pub struct Place {
 /// Compares two runs.
 ///
 /// What was asked is not stored in words: the workflows say it again, over the recorded answers.
-pub fn between(a: &Source, b: &Source, workflows: &Registry, reveal: Reveal) -> Diff {
+pub fn compare(a: &Source, b: &Source, workflows: &Registry, reveal: Reveal) -> Diff {
     let relation = relation(a, b);
     let comparison = Comparison::new(a, b, relation, workflows, reveal);
     let aligned = Aligned::new(&comparison);
@@ -210,9 +210,9 @@ pub fn between(a: &Source, b: &Source, workflows: &Registry, reveal: Reveal) -> 
 
 /// Returns what a replay replays, and how.
 fn replay_of(source: &Source) -> Option<(&str, &str)> {
-    let replay = source.event(0)?.payload.get("replay")?;
-    let text = |name: &str| replay.get(name).and_then(Value::as_str);
-    Some((text("source_task_id")?, text("mode").unwrap_or_default()))
+    let replay = replay_in(source.event(0)?)?;
+    let text = |name: &str| replay.members().get(name).and_then(Value::as_str);
+    Some((text("source_task_id")?, replay.mode().unwrap_or_default()))
 }
 
 fn relation(a: &Source, b: &Source) -> Relation {
@@ -298,12 +298,12 @@ pub(super) fn usage(source: &Source) -> Usage {
         let Some(payload) = event.map(|event| &event.payload) else {
             continue;
         };
-        let text = |name: &str| payload.get(name).and_then(Value::as_str);
-        if text("kind") != Some("llm_provider_response") || text("outcome") != Some("ok") {
+        let said = payload::EffectRecorded::of(payload);
+        if said.kind() != Some("llm_provider_response") || said.outcome() != Some("ok") {
             continue;
         }
         usage.model_calls += 1;
-        let Some(model) = payload.get("model").filter(|model| model.is_object()) else {
+        let Some(model) = said.model().filter(|model| model.is_object()) else {
             usage.use_unknown.push(key.to_owned());
             continue;
         };
@@ -358,7 +358,7 @@ fn inputs(comparison: &Comparison<'_>, aligned: &Aligned<'_>) -> Vec<Change> {
         compare("input", start_a.input, start_b.input);
     }
     compare("persona", json!(start_a.persona), json!(start_b.persona));
-    let hides = |source: &Source| comparison.reveal == Reveal::Public && !is_given_openly(source);
+    let hides = |source: &Source| comparison.reveal == Reveal::Public && !is_input_public(source);
     if hides(a) || hides(b) {
         changes.iter_mut().for_each(Change::hide);
     }
@@ -375,7 +375,7 @@ fn given(source: &Source) -> Start {
 }
 
 /// True unless the request of a replay gave it something that is not public to begin with.
-pub(super) fn is_given_openly(source: &Source) -> bool {
+pub(super) fn is_input_public(source: &Source) -> bool {
     let overrides = source
         .request()
         .into_iter()

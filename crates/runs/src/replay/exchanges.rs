@@ -10,13 +10,13 @@ use std::collections::BTreeSet;
 
 use canon::Value;
 use contracts::Response;
-use contracts::backtest::Told;
-use domain::{GovernedInput, Kind, Preflight, ProposalUsage, Timestamp};
+use contracts::backtest::RecordEntry;
+use domain::{GovernedInput, Kind, Preflight, ProposalUsage, Timestamp, payload};
 use serde::Deserialize as _;
 
 use super::Source;
-use crate::workflow::{is_unknown, response_of, ruled_output, told_failure};
-pub use beginning::Beginning;
+use crate::workflow::{failure_in_result, is_unknown, response_of, ruled_output};
+pub use beginning::RunStart;
 use governed::Inputs;
 
 /// One thing that happened in a run.
@@ -58,7 +58,7 @@ pub enum Exchange {
         prepared: String,
     },
     /// What a backtest takes as it is.
-    Told(Told),
+    Entry(RecordEntry),
 }
 
 /// What is recorded of the cost of an answer.
@@ -74,7 +74,7 @@ pub enum Cost {
 
 /// Reads the cost of a model call; unknown when its price or its usage was.
 fn cost(payload: &canon::Map<String, Value>) -> Cost {
-    let facts = payload.get("model");
+    let facts = payload::EffectRecorded::of(payload).model();
     let facts = facts.filter(|facts| facts.get("usage_unknown") != Some(&Value::Bool(true)));
     let micros = facts.and_then(|facts| facts.get("cost_micros")?.as_u64());
     micros.map_or(Cost::Unknown, Cost::Micros)
@@ -82,7 +82,7 @@ fn cost(payload: &canon::Map<String, Value>) -> Cost {
 
 /// Returns what happened, in order. A run without a model tells nothing.
 pub fn exchanges(source: &Source) -> Vec<Exchange> {
-    let mut told = Vec::new();
+    let mut exchanges = Vec::new();
     let mut inputs = Inputs::of(source);
     for (index, event) in source.events().iter().enumerate() {
         let text = |name: &str| event.payload.get(name).and_then(Value::as_str);
@@ -96,12 +96,12 @@ pub fn exchanges(source: &Source) -> Vec<Exchange> {
                     let input = answer.filter(|answer| answer.ok);
                     let input =
                         input.and_then(|input| GovernedInput::deserialize(input.value).ok());
-                    inputs.take(input, &mut told);
+                    inputs.take(input, &mut exchanges);
                 } else if key.starts_with("host:tools:") {
                     let tools = answer.filter(|answer| answer.ok);
-                    told.push(Exchange::Tools(tools.map(|answer| answer.value)));
+                    exchanges.push(Exchange::Tools(tools.map(|answer| answer.value)));
                 } else if key.starts_with("llm:") && text("outcome") == Some("ok") {
-                    told.push(Exchange::Answered {
+                    exchanges.push(Exchange::Answered {
                         at: event.created_at,
                         response: answer.map(|answer| response_of(&answer.value)),
                         withheld: false,
@@ -113,19 +113,20 @@ pub fn exchanges(source: &Source) -> Vec<Exchange> {
             Some(Kind::ContractDecided) => {
                 let payload = source.payload(index);
                 if payload.contains_key("operation") {
-                    inputs.decided(&payload, &mut told);
+                    inputs.decided(&payload, &mut exchanges);
                     continue;
                 }
-                told.extend(asked(&payload, None));
+                exchanges.extend(asked(&payload, None));
                 let decision = payload.get("decision");
-                told.extend(decision.and_then(|decision| judged(decision, event.created_at, None)));
+                exchanges
+                    .extend(decision.and_then(|decision| judged(decision, event.created_at, None)));
             }
             // The use of a tool that no effect performs was not let.
             Some(Kind::AgentToolUse) if text("effect_key").is_none() => {
-                let denied = text("tool_call_id").map(|call_id| Told::Denied {
+                let denied = text("tool_call_id").map(|call_id| RecordEntry::Denied {
                     call_id: call_id.to_owned(),
                 });
-                told.extend(denied.map(Exchange::Told));
+                exchanges.extend(denied.map(Exchange::Entry));
             }
             Some(Kind::AgentToolResult) => {
                 let Some(call_id) = text("tool_call_id") else {
@@ -133,10 +134,10 @@ pub fn exchanges(source: &Source) -> Vec<Exchange> {
                 };
                 let payload = source.payload(index);
                 let output = payload.get("output");
-                let failed = output.and_then(told_failure).is_some();
+                let failed = output.and_then(failure_in_result).is_some();
                 let code = output.and_then(|output| output.get("code")?.as_str());
                 let ok = text("status") == Some("ok") && !failed;
-                told.push(Exchange::Told(Told::Ended {
+                exchanges.push(Exchange::Entry(RecordEntry::Ended {
                     call_id: call_id.to_owned(),
                     ok: (ok || !code.is_some_and(is_unknown)).then_some(ok),
                     output: output.map(ruled_output),
@@ -146,7 +147,7 @@ pub fn exchanges(source: &Source) -> Vec<Exchange> {
             Some(_) | None => {}
         }
     }
-    told
+    exchanges
 }
 
 /// Tells which calls people were asked about: an agent names them, a session shows them in its verdicts, and an older agent only
@@ -163,7 +164,7 @@ fn asked(payload: &canon::Map<String, Value>, proposal: Option<&str>) -> Option<
     let waiting = verdicts
         .filter(|verdict| member(verdict, "verdict") == Some("ask"))
         .filter_map(|verdict| member(verdict, "call_id"));
-    Some(Exchange::Told(Told::Asked {
+    Some(Exchange::Entry(RecordEntry::Asked {
         calls: named.chain(waiting).map(str::to_owned).collect(),
         count,
         proposal: proposal.map(str::to_owned),
@@ -186,7 +187,7 @@ fn judged(decision: &Value, at: Timestamp, proposal: Option<&str>) -> Option<Exc
         .iter()
         .filter(|call| whole || (stripped && member(call, "verdict") != Some("allow")));
     let ids: BTreeSet<&str> = gone.filter_map(|call| member(call, "call_id")).collect();
-    Some(Exchange::Told(Told::Judged {
+    Some(Exchange::Entry(RecordEntry::Judged {
         at: Some(at),
         refused: ids.into_iter().map(str::to_owned).collect(),
         whole,

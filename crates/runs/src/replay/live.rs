@@ -8,8 +8,8 @@ use domain::{Event, Kind};
 use serde_json::json;
 
 use crate::members;
-use crate::workflow::Performed;
-use crate::workflow::{EffectAnswer, Wanted};
+use crate::workflow::EffectOutcome;
+use crate::workflow::{EffectAnswer, EffectRequest};
 
 /// The member that marks such an event, and its word.
 const NOTE: (&str, &str) = ("replay_note", "refreshed");
@@ -25,8 +25,8 @@ pub(super) fn reason(is_decision: bool) -> &'static str {
 /// Returns the payload of the event that tells a result. Members beyond those that every refreshed read has are
 /// there only when there is something to tell.
 pub(super) fn payload(
-    effect: &Wanted,
-    performed: &Performed,
+    effect: &EffectRequest,
+    performed: &EffectOutcome,
     digest: Digest,
 ) -> Map<String, Value> {
     let mut payload = members(json!({
@@ -59,10 +59,10 @@ pub fn is_answer(event: &Event) -> bool {
 }
 
 /// Reads the result back from its event, whose blobs are filled in.
-pub fn read(event: &Event) -> Performed {
+pub fn read(event: &Event) -> EffectOutcome {
     let EffectAnswer { ok, value, model } = EffectAnswer::recorded(event);
     let member = |name: &str| event.payload.get(name);
-    Performed {
+    EffectOutcome {
         ok,
         value,
         model,

@@ -56,7 +56,7 @@ impl End {
     }
 
     /// The end of a replay that cannot go on.
-    pub(super) fn broken_by(failure: Failure, cursor: Option<&str>) -> Self {
+    pub(super) fn failed_with(failure: Failure, cursor: Option<&str>) -> Self {
         Self {
             summary: failure.message(),
             failure: json!({
@@ -228,7 +228,7 @@ impl Replayed {
     pub fn ended(&self, source: &Source) -> Map<String, Value> {
         let cursor = self.cursor.and_then(|index| source.event(index));
         if let Some(failure) = &self.end.broken {
-            return broken(&source.task_id, failure, cursor.map(|event| &*event.id));
+            return failed_payload(&source.task_id, failure, cursor.map(|event| &*event.id));
         }
         members(json!({
             "source_task_id": source.task_id,
@@ -241,7 +241,11 @@ impl Replayed {
 }
 
 /// Returns the payload of `replay.failed`.
-pub fn broken(source: &TaskId, failure: &Failure, cursor: Option<&str>) -> Map<String, Value> {
+pub fn failed_payload(
+    source: &TaskId,
+    failure: &Failure,
+    cursor: Option<&str>,
+) -> Map<String, Value> {
     members(json!({
         "source_task_id": source,
         "code": failure.code(),

@@ -3,16 +3,15 @@
 use canon::{Digest, Value};
 use domain::{Kind, Status};
 use receipts::{
-    BuildError, Determinism, End, EventLog, Failure, FinalArtifact, Identifiers, Issuer, Lifecycle,
+    BuildError, Determinism, EventLog, Failure, FinalArtifact, Identifiers, Issuer, Lifecycle,
     LivePart, Material, MaterialContent, MaterialKind, ModelRef, Receipt, ReplayFacts, ReplayInput,
-    Tier, Trust, build_replay, replay_artifact_id, replay_receipt_id, replay_task_id,
+    TaskEnd, Tier, Trust, build_replay, replay_artifact_id, replay_receipt_id, replay_task_id,
 };
 
 use super::live;
 use super::outcome::Replayed;
 use super::request::Spec;
 use super::source::Source;
-use crate::secrets::looks_secret;
 use crate::side_effects::SideEffectSummary;
 
 /// The issuer of a conformance run, its name, and the `source` text of its receipts.
@@ -24,7 +23,7 @@ pub const CONFORMANCE_ISSUER: (&str, &str, &str) = (
 
 /// Who issues, and which replay of its source it is.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Issuing {
+pub struct ReceiptIssuer {
     /// The configured id of the issuer.
     pub id: String,
     /// Its configured name.
@@ -41,7 +40,7 @@ pub fn receipt(
     source: &Source,
     spec: &Spec,
     replayed: &Replayed,
-    issuing: &Issuing,
+    issuing: &ReceiptIssuer,
 ) -> Result<Receipt, BuildError> {
     let read = Stated(source.receipt.as_ref().map(Receipt::as_map));
     let task_id = replay_task_id(source.task_id.as_str(), issuing.ordinal);
@@ -158,7 +157,7 @@ pub fn receipt(
         source_task_id: source.task_id.to_string(),
         replay_mode: spec.mode.as_str().to_owned(),
     })?;
-    receipt.redacted(&looks_secret)
+    receipt.redacted()
 }
 
 /// Collects what the replay performed itself.
@@ -222,11 +221,11 @@ fn tier(word: Option<String>) -> Tier {
         .unwrap_or(Tier::ActAuto)
 }
 
-fn end(replayed: &Replayed) -> End {
+fn end(replayed: &Replayed) -> TaskEnd {
     let failure = &replayed.end.failure;
     match replayed.end.status {
-        Status::Completed => End::Succeeded,
-        Status::Canceled => End::Canceled,
+        Status::Completed => TaskEnd::Succeeded,
+        Status::Canceled => TaskEnd::Canceled,
         Status::Failed
         | Status::Submitted
         | Status::Working
@@ -239,7 +238,7 @@ fn end(replayed: &Replayed) -> End {
                     .unwrap_or(otherwise)
                     .to_owned()
             };
-            End::Failed(Failure {
+            TaskEnd::Failed(Failure {
                 code: text("code", "failed"),
                 message: text("message", "the task failed"),
                 details: failure.get("details").and_then(Value::as_object).cloned(),

@@ -68,7 +68,7 @@ impl Refresh {
 /// The value of an override.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Given {
+pub enum OverrideValue {
     /// In the request.
     Inline(Value),
     /// In an Artifact.
@@ -100,7 +100,7 @@ pub struct Override {
     /// The contract's word for what is replaced.
     pub kind: String,
     /// What to put there.
-    pub given: Given,
+    pub given: OverrideValue,
     /// Who may see it in events.
     pub visibility: Visibility,
     /// The event it stands for, when that is one of the source's (always, in a conformance run).
@@ -117,18 +117,18 @@ impl Override {
     /// Returns the value, unless it is a secret or an Artifact that was not read.
     pub fn inline(&self) -> Option<&Value> {
         match &self.given {
-            Given::Inline(value) => Some(value),
-            Given::Artifact { value, .. } => value.as_ref(),
-            Given::Secret => None,
+            OverrideValue::Inline(value) => Some(value),
+            OverrideValue::Artifact { value, .. } => value.as_ref(),
+            OverrideValue::Secret => None,
         }
     }
 
     /// Returns the digest of the value; none for a secret.
     pub fn digest(&self) -> Option<Digest> {
         match &self.given {
-            Given::Inline(value) => Some(sha256(&jcs(value))),
-            Given::Artifact { sha256, .. } => Some(*sha256),
-            Given::Secret => None,
+            OverrideValue::Inline(value) => Some(sha256(&jcs(value))),
+            OverrideValue::Artifact { sha256, .. } => Some(*sha256),
+            OverrideValue::Secret => None,
         }
     }
 }
@@ -256,7 +256,7 @@ pub fn read(
 }
 
 /// Returns the override keys of a request that must be checked against its source; none when nothing must.
-pub fn asks(body: &Value) -> Option<Vec<&str>> {
+pub fn keys_to_check(body: &Value) -> Option<Vec<&str>> {
     let member = |name: &str| body.get(name).filter(|value| !value.is_null());
     let is_asking = [
         "override",
@@ -273,7 +273,7 @@ pub fn asks(body: &Value) -> Option<Vec<&str>> {
     is_asking.then(|| keys.map(String::as_str).collect())
 }
 
-/// Reads a request, without its source if it asks nothing of it (see [`asks`]).
+/// Reads a request, without its source if it asks nothing of it (see [`keys_to_check`]).
 pub fn read_with(
     body: &Value,
     source: Option<&Source>,
@@ -530,7 +530,7 @@ fn refresh_from(
             "needs `refresh`, which says what is live",
         ));
     }
-    match source.is_some_and(|source| source.knows(&key)) {
+    match source.is_some_and(|source| source.has_key(&key)) {
         true => Ok(Some(key)),
         false => Err(invalid(
             "refresh_from",
@@ -662,7 +662,7 @@ fn read_override(
 
 /// Returns the key that a key or the recorded id of a call names; itself when it names nothing.
 fn canonical_key(key: &str, source: &Source) -> Result<String, RequestError> {
-    if source.knows(key) {
+    if source.has_key(key) {
         return Ok(key.to_owned());
     }
     let mut named = source.aliased(key);
@@ -685,7 +685,7 @@ fn read_value(
     artifacts: &BTreeMap<String, ReadArtifact>,
     visibility: Visibility,
     is_secret: bool,
-) -> Result<(Given, Option<Value>), RequestError> {
+) -> Result<(OverrideValue, Option<Value>), RequestError> {
     let param = |member: &str| format!("override.{key}.{member}");
     let artifact_id = text(given, "artifact_id", &param("artifact_id"))?;
     match (given.get("value"), artifact_id) {
@@ -700,9 +700,9 @@ fn read_value(
                 });
             }
             if is_secret {
-                return Ok((Given::Secret, Some(value.clone())));
+                return Ok((OverrideValue::Secret, Some(value.clone())));
             }
-            Ok((Given::Inline(value.clone()), None))
+            Ok((OverrideValue::Inline(value.clone()), None))
         }
         (None, Some(_)) if is_secret => Err(invalid(
             param("artifact_id"),
@@ -734,7 +734,7 @@ fn read_value(
             if canon::depth(&value) > canon::VALUE_DEPTH_MAX {
                 return Err(invalid(param("artifact_id"), "nests too deeply"));
             }
-            let given = Given::Artifact {
+            let given = OverrideValue::Artifact {
                 artifact_id,
                 sha256: sha256(bytes),
                 value: Some(value),

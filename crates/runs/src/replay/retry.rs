@@ -1,7 +1,7 @@
 //! Taking up a run that failed for a passing reason: where it goes on, and what must not be done again.
 
 use canon::Value;
-use domain::Status;
+use domain::{Status, payload};
 
 use super::source::Source;
 
@@ -47,7 +47,8 @@ pub fn retry(source: &Source) -> Result<Value, NoRetry> {
         }
         has_failed = true;
         let requested = places.requested.and_then(|place| source.event(place));
-        let repeatable = requested.and_then(|event| event.payload.get("repeatable")?.as_bool());
+        let repeatable =
+            requested.and_then(|event| payload::EffectRequested::of(&event.payload).repeatable());
         if repeatable != Some(true) {
             return Err(NoRetry::ResultUnknown(key.to_owned()));
         }

@@ -23,14 +23,14 @@ use super::failure::{Failure, Unavailable};
 use super::outcome::{End, Replayed};
 use super::request::Spec;
 use super::source::Source;
-use crate::workflow::Performed;
-use crate::workflow::{Machine, Registry, Step, Wanted};
+use crate::workflow::EffectOutcome;
+use crate::workflow::{EffectRequest, Machine, Registry, Step};
 pub use canceled::canceled;
 use effects::{Delivered, Delivery};
 use emit::{Class, class_of};
 
 /// What was performed live, by the keys of the effects.
-pub type Live = BTreeMap<String, Performed>;
+pub type LiveResults = BTreeMap<String, EffectOutcome>;
 
 /// How far a replay came.
 #[derive(Debug)]
@@ -42,7 +42,7 @@ pub enum Progress<'a> {
     /// To its end.
     Ended(Replayed),
     /// To an effect that the request lets it perform live.
-    Needs(Box<Paused<'a>>),
+    Needs(Box<PausedReplay<'a>>),
 }
 
 /// Replays a source. `live` holds what was performed live before.
@@ -51,7 +51,7 @@ pub fn run<'a>(
     workflows: &Registry,
     spec: &'a Spec,
     secrets: &'a BTreeMap<String, Value>,
-    live: Live,
+    live: LiveResults,
 ) -> Progress<'a> {
     let mut runner = Runner::new(source, spec, secrets, live);
     match runner.begin(workflows) {
@@ -70,19 +70,19 @@ pub fn run<'a>(
 }
 
 /// A replay that waits for an effect to be performed.
-pub struct Paused<'a> {
+pub struct PausedReplay<'a> {
     running: Running<'a>,
-    effect: Wanted,
+    effect: EffectRequest,
 }
 
-impl<'a> Paused<'a> {
+impl<'a> PausedReplay<'a> {
     /// Returns what to perform.
-    pub fn effect(&self) -> &Wanted {
+    pub fn effect(&self) -> &EffectRequest {
         &self.effect
     }
 
     /// Returns what people must be asked before the run can go on. A step asks people or performs something, never both.
-    pub fn questions(&self) -> Vec<Wanted> {
+    pub fn questions(&self) -> Vec<EffectRequest> {
         let delivery = self.running.delivery.as_ref();
         let questions = delivery.into_iter().flat_map(Delivery::questions);
         questions.cloned().collect()
@@ -94,7 +94,7 @@ impl<'a> Paused<'a> {
     }
 
     /// Goes on with what performing the effect gave.
-    pub fn resume(self, performed: Performed) -> Progress<'a> {
+    pub fn resume(self, performed: EffectOutcome) -> Progress<'a> {
         let mut running = self.running;
         if let Some(delivery) = &mut running.delivery {
             delivery.performed(performed);
@@ -114,7 +114,7 @@ impl<'a> Paused<'a> {
             sequence: cursor.map(|index| index as u64 + 1),
             reason: "not_recorded",
         };
-        let end = End::broken_by(
+        let end = End::failed_with(
             Failure::ResultUnknown(Box::new(effect)),
             runner.event_id(cursor).as_deref(),
         );
@@ -122,7 +122,7 @@ impl<'a> Paused<'a> {
     }
 }
 
-impl fmt::Debug for Paused<'_> {
+impl fmt::Debug for PausedReplay<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Paused")
             .field("effect", &self.effect)
@@ -144,7 +144,7 @@ enum Begun {
 /// How a stretch of a run ended.
 enum Stop {
     Ended(Box<End>),
-    Needs(Wanted),
+    Needs(EffectRequest),
 }
 
 /// A machine between two of its steps.
@@ -160,7 +160,7 @@ struct Running<'a> {
 impl<'a> Running<'a> {
     fn go_on(mut self) -> Progress<'a> {
         match self.work() {
-            Ok(Stop::Needs(effect)) => Progress::Needs(Box::new(Paused {
+            Ok(Stop::Needs(effect)) => Progress::Needs(Box::new(PausedReplay {
                 running: self,
                 effect,
             })),
@@ -237,7 +237,7 @@ struct Runner<'a> {
     spec: &'a Spec,
     secrets: &'a BTreeMap<String, Value>,
     /// What was performed live before and has not been asked for yet.
-    live: Live,
+    live: LiveResults,
     /// The effects that were asked for and are not answered from the record.
     asked_live: BTreeSet<String>,
     /// What the run came to so far.
@@ -260,7 +260,7 @@ impl<'a> Runner<'a> {
         source: &'a Source,
         spec: &'a Spec,
         secrets: &'a BTreeMap<String, Value>,
-        live: Live,
+        live: LiveResults,
     ) -> Self {
         let mut ahead: BTreeMap<Kind, VecDeque<usize>> = BTreeMap::new();
         for (index, event) in source.events().iter().enumerate() {
@@ -297,7 +297,7 @@ impl<'a> Runner<'a> {
     fn broken(self, failure: Failure) -> Progress<'a> {
         let cursor = self.replayed.cursor;
         let cursor = cursor.and_then(|index| self.source.event(index));
-        let end = End::broken_by(failure, cursor.map(|event| &*event.id));
+        let end = End::failed_with(failure, cursor.map(|event| &*event.id));
         Progress::Ended(self.into_replayed(end, false))
     }
 

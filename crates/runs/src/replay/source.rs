@@ -4,7 +4,8 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use canon::{Digest, Map, Value, jcs};
-use domain::{BLOB_MEMBER, Event, Kind, NamedBlob, Status, TaskId};
+use domain::payload::{Said, SubmittedReplay};
+use domain::{BLOB_MEMBER, Event, Kind, NamedBlob, Status, TaskId, payload};
 use receipts::{Receipt, event_log_digest};
 
 use super::failure::{Failure, Unavailable};
@@ -24,7 +25,7 @@ impl ReadSourceError {
 
 /// Where an effect stands in the log.
 #[derive(Debug, Clone, Copy, Default)]
-pub(super) struct Places {
+pub(super) struct EffectPlaces {
     pub(super) requested: Option<usize>,
     pub(super) asked: Option<usize>,
     pub(super) recorded: Option<usize>,
@@ -45,7 +46,7 @@ pub struct Source {
     pub(super) receipt_hash: Option<Digest>,
     pub(super) events: Vec<Event>,
     kinds: Vec<Kind>,
-    effects: BTreeMap<String, Places>,
+    effects: BTreeMap<String, EffectPlaces>,
     pub(super) blobs: BTreeMap<Digest, Vec<u8>>,
     /// The request, when the source is a replay itself: it holds values that events only describe.
     inherited: Option<Spec>,
@@ -86,7 +87,7 @@ pub(super) fn named_by(event: &Event, kind: Option<Kind>) -> Vec<(String, Digest
 
 /// Returns what a payload would keep in blobs if its event were the log's own.
 pub(super) fn names_in(payload: &Map<String, Value>, kind: Option<Kind>) -> Vec<(String, Digest)> {
-    let mut named: Vec<_> = domain::moved(payload)
+    let mut named: Vec<_> = domain::external_members(payload)
         .map(|moved| (moved.member.to_owned(), moved.digest))
         .collect();
     let named_blob = kind.map_or(NamedBlob::None, Kind::named_blob);
@@ -198,7 +199,7 @@ impl Source {
 
     /// Says that the Task has a Receipt which cannot be read, and why.
     #[must_use]
-    pub fn lacking_receipt(mut self, id: String, reason: &'static str) -> Self {
+    pub fn with_missing_receipt(mut self, id: String, reason: &'static str) -> Self {
         self.lacking = Some((id, reason));
         self
     }
@@ -227,7 +228,7 @@ impl Source {
         self.events.len()
     }
 
-    pub(super) fn places(&self, key: &str) -> Places {
+    pub(super) fn places(&self, key: &str) -> EffectPlaces {
         self.effects.get(key).copied().unwrap_or_default()
     }
 
@@ -238,11 +239,11 @@ impl Source {
 
     /// Returns the effect key that an event belongs to.
     pub(super) fn key_of(&self, index: usize) -> Option<&str> {
-        self.events.get(index)?.payload.get("effect_key")?.as_str()
+        self.events.get(index)?.effect_key()
     }
 
     /// True when an override key names something of this source.
-    pub fn knows(&self, key: &str) -> bool {
+    pub fn has_key(&self, key: &str) -> bool {
         if let Some(event) = key.strip_prefix("event:") {
             return self.index_of(event).is_some();
         }
@@ -254,7 +255,7 @@ impl Source {
 
     /// True when an override key names something of this source, by its name or by the id of a call.
     pub fn names(&self, key: &str) -> bool {
-        self.knows(key) || !self.aliased(key).is_empty()
+        self.has_key(key) || !self.aliased(key).is_empty()
     }
 
     /// Returns the event that tells one of the times that the server itself reads.
@@ -298,7 +299,8 @@ impl Source {
             .enumerate()
             .filter_map(|(index, (event, kind))| match kind {
                 Kind::CheckpointCreated => {
-                    Some((index, event.payload.get("checkpoint_id")?.as_str()?))
+                    let said = payload::CheckpointCreated::of(&event.payload);
+                    Some((index, said.checkpoint_id()?))
                 }
                 _ => None,
             })
@@ -307,20 +309,19 @@ impl Source {
     /// Returns the state that a checkpoint keeps, when it is available.
     pub(super) fn checkpoint_state(&self, index: usize) -> Option<Value> {
         let event = self.events.get(index)?;
-        let digest = Digest::parse(event.payload.get("state_sha256")?.as_str()?).ok()?;
+        let digest = payload::CheckpointCreated::of(&event.payload).state_sha256()?;
         serde_json::from_slice(self.blobs.get(&digest)?).ok()
     }
 
     /// True when the Task is a replay itself.
     pub(super) fn is_replay(&self) -> bool {
         let submitted = self.events.first();
-        submitted.is_some_and(|event| event.payload.get("replay").is_some_and(Value::is_object))
+        submitted.is_some_and(|event| replay_in(event).is_some())
     }
 
     /// Returns the Task that this one replays.
     pub fn replays(&self) -> Option<TaskId> {
-        let replay = self.events.first()?.payload.get("replay")?;
-        TaskId::parse(replay.get("source_task_id")?.as_str()?).ok()
+        replay_in(self.events.first()?)?.source_task_id()
     }
 
     /// Returns the keys of the calls with a recorded id, such as `mcp:<server>:<tool call id>`. Ids are the provider's:
@@ -413,7 +414,7 @@ impl Source {
     }
 
     /// True when an event says exactly this, its blobs included.
-    pub(super) fn tells(&self, index: usize, said: &Map<String, Value>) -> bool {
+    pub(super) fn has_payload(&self, index: usize, said: &Map<String, Value>) -> bool {
         if let Some(given) = self.substitute(index) {
             return given == said;
         }
@@ -461,20 +462,19 @@ impl Source {
             return Some(answer_in(given));
         }
         let value = self.recorded_value(index)?;
+        let said = payload::EffectRecorded::of(&event.payload);
+        let model = said.model();
         Some(EffectAnswer {
-            ok: event.payload.get("outcome").and_then(Value::as_str) == Some("ok"),
+            ok: said.outcome() == Some("ok"),
             value,
-            model: event
-                .payload
-                .get("model")
-                .and_then(|model| serde::Deserialize::deserialize(model).ok()),
+            model: model.and_then(|model| serde::Deserialize::deserialize(model).ok()),
         })
     }
 
     /// Returns the value that was recorded at a place, when it is available.
     pub(super) fn recorded_value(&self, index: usize) -> Option<Value> {
         let event = self.events.get(index)?;
-        if let Some(value) = event.payload.get("value") {
+        if let Some(value) = payload::EffectRecorded::of(&event.payload).value() {
             return Some(value.clone());
         }
         // An override of the replay that this source is: only its request holds the value.
@@ -486,8 +486,8 @@ impl Source {
     }
 
     /// Returns the effect keys with their places, in the order of the log.
-    pub(super) fn effects(&self) -> Vec<(&str, Places)> {
-        let mut effects: Vec<(&str, Places)> = self
+    pub(super) fn effects(&self) -> Vec<(&str, EffectPlaces)> {
+        let mut effects: Vec<(&str, EffectPlaces)> = self
             .effects
             .iter()
             .map(|(key, places)| (key.as_str(), *places))
@@ -567,24 +567,29 @@ impl Source {
         let name = self
             .events
             .first()
-            .and_then(|event| event.payload.get("workflow"))
-            .and_then(Value::as_str)
+            .and_then(|event| payload::TaskSubmitted::of(&event.payload).workflow())
             .unwrap_or_default();
         let digest = self
             .own(Kind::TaskStarted)
             .and_then(|index| self.event(index))
-            .and_then(|event| event.payload.get("workflow_sha256"))
+            .and_then(|event| payload::TaskStarted::of(&event.payload).workflow_sha256())
             .and_then(Value::as_str)
             .and_then(|text| Digest::parse(text).ok());
         (name, digest)
     }
 }
 
+/// Returns what the first event of a replay says of it.
+pub(super) fn replay_in(submitted: &Event) -> Option<Said<'_, SubmittedReplay>> {
+    payload::TaskSubmitted::of(&submitted.payload).replay()
+}
+
 /// Returns the answer that the payload of a record holds.
 pub(super) fn answer_in(payload: &Map<String, Value>) -> EffectAnswer {
+    let said = payload::EffectRecorded::of(payload);
     EffectAnswer {
-        ok: payload.get("outcome").and_then(Value::as_str) != Some("error"),
-        value: payload.get("value").cloned().unwrap_or_default(),
+        ok: said.outcome() != Some("error"),
+        value: said.value().cloned().unwrap_or_default(),
         model: None,
     }
 }
@@ -626,15 +631,14 @@ pub(super) fn end_told_by(event: &Event) -> Option<Status> {
     if &*event.kind != Kind::TaskStatusChanged.as_str() || event.replay.is_some() {
         return None;
     }
-    let to = event.payload.get("to")?;
-    let to: Status = serde_json::from_value(to.clone()).ok()?;
+    let to = payload::StatusChanged::of(&event.payload).to()?;
     to.is_terminal().then_some(to)
 }
 
-fn places(events: &[Event], kinds: &[Kind]) -> BTreeMap<String, Places> {
-    let mut effects: BTreeMap<String, Places> = BTreeMap::new();
+fn places(events: &[Event], kinds: &[Kind]) -> BTreeMap<String, EffectPlaces> {
+    let mut effects: BTreeMap<String, EffectPlaces> = BTreeMap::new();
     for (index, (event, kind)) in events.iter().zip(kinds).enumerate() {
-        let Some(key) = event.payload.get("effect_key").and_then(Value::as_str) else {
+        let Some(key) = event.effect_key() else {
             continue;
         };
         #[expect(

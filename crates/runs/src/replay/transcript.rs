@@ -7,13 +7,13 @@
 use std::collections::BTreeMap;
 
 use canon::{Digest, Map, Value, jcs, sha256};
-use domain::{Event, Kind, Status, TaskId, Timestamp};
+use domain::{Event, Kind, Status, TaskId, Timestamp, payload};
 use serde::Serialize;
 
-use super::diff::requests::{Asked, asked, is_told_openly};
-use super::diff::{Reveal, Usage, answer, failure, is_given_openly, usage};
+use super::diff::requests::{RequestOfRun, is_answer_public, requests_of};
+use super::diff::{Reveal, Usage, answer, failure, is_input_public, usage};
 use super::keys::readable;
-use super::source::{Places, Source};
+use super::source::{EffectPlaces, Source};
 use crate::workflow::{Registry, Transcript};
 
 /// A run, told.
@@ -42,7 +42,7 @@ pub struct RunTranscript {
     /// When its last event was committed.
     pub last_event_at: Option<Timestamp>,
     /// The bytes that this was made from.
-    pub made_from: MadeFrom,
+    pub made_from: TranscriptSource,
     /// What was asked; null when this reader may not see it.
     pub input: Value,
     /// Steps in all, whichever of them are told here.
@@ -59,7 +59,7 @@ pub struct RunTranscript {
 
 /// Which bytes a telling was made from.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
-pub struct MadeFrom {
+pub struct TranscriptSource {
     /// Events of the log.
     pub events: usize,
     /// The first of them.
@@ -77,7 +77,7 @@ pub struct MadeFrom {
 /// What a step is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
-pub enum What {
+pub enum StepKind {
     /// A call of a model.
     Model,
     /// A call of a tool.
@@ -114,7 +114,7 @@ pub struct Step {
     /// Its number, from 1.
     pub step: usize,
     /// What it is.
-    pub what: What,
+    pub what: StepKind,
     /// The effect key; none for a tool that was not used.
     pub key: Option<String>,
     /// The event that says that it was asked for.
@@ -127,7 +127,7 @@ pub struct Step {
     /// alone.
     pub request: Value,
     /// Of a model call: where the messages and tools are that are left out.
-    pub request_continues: Option<Continues>,
+    pub request_continues: Option<SharedPrefix>,
     /// The digest of the whole request as the log states it.
     pub request_sha256: Option<String>,
     /// Whether the request above, put together whole, has that digest.
@@ -167,7 +167,7 @@ pub struct Mark {
 
 /// What a model request has in common with an earlier one.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
-pub struct Continues {
+pub struct SharedPrefix {
     /// The step of the earlier one.
     pub step: usize,
     /// How many messages, from the first, stand there.
@@ -219,11 +219,11 @@ pub fn transcript(
     reveal: Reveal,
     only: Option<usize>,
 ) -> RunTranscript {
-    let asked = asked(source, beside.unwrap_or(source), workflows);
+    let asked = requests_of(source, beside.unwrap_or(source), workflows);
     let uses = (0..source.len())
         .filter(|index| source.kind(*index) == Some(Kind::AgentToolUse))
         .filter_map(|index| Some((source.key_of(index)?, index)));
-    let teller = Teller {
+    let teller = TranscriptBuilder {
         source,
         asked,
         uses: uses.collect(),
@@ -232,7 +232,7 @@ pub fn transcript(
     let steps = teller.steps(only);
     let first = source.event(0);
     let submitted = source.payload(0);
-    let is_told = reveal == Reveal::All || is_given_openly(source);
+    let is_told = reveal == Reveal::All || is_input_public(source);
     let member = |name: &str| submitted.get(name).cloned().unwrap_or_default();
     RunTranscript {
         object: "run_transcript",
@@ -250,7 +250,7 @@ pub fn transcript(
         submitted_at: first.map(|event| event.created_at),
         submitted_by: first.and_then(|event| event.actor.clone()),
         last_event_at: source.events().last().map(|event| event.created_at),
-        made_from: MadeFrom {
+        made_from: TranscriptSource {
             events: source.len(),
             first_event_id: first.map(|event| event.id.to_string()),
             last_event_id: source.events().last().map(|event| event.id.to_string()),
@@ -275,19 +275,19 @@ pub fn transcript(
 
 /// Where a step stands in the log.
 enum At<'a> {
-    Effect(&'a str, Places),
+    Effect(&'a str, EffectPlaces),
     Refused(usize),
 }
 
-struct Teller<'a> {
+struct TranscriptBuilder<'a> {
     source: &'a Source,
-    asked: BTreeMap<String, Asked>,
+    asked: BTreeMap<String, RequestOfRun>,
     /// Where the agent says that it uses a tool, by the key of the effect.
     uses: BTreeMap<&'a str, usize>,
     reveal: Reveal,
 }
 
-impl<'a> Teller<'a> {
+impl<'a> TranscriptBuilder<'a> {
     /// Returns what counts as a step, in the order of the log.
     fn places(&self) -> Vec<At<'a>> {
         let source = self.source;
@@ -332,7 +332,7 @@ impl<'a> Teller<'a> {
         &self,
         number: usize,
         key: &str,
-        places: Places,
+        places: EffectPlaces,
         earlier: Option<&(usize, Transcript, Value)>,
     ) -> Step {
         let source = self.source;
@@ -346,11 +346,11 @@ impl<'a> Teller<'a> {
             places.asked.and_then(|place| source.kind(place)),
             kind.as_deref(),
         ) {
-            (Some(Kind::ToolApprovalRequired), _) => What::Approval,
-            (Some(_), _) => What::Question,
-            (None, Some("llm_provider_response")) => What::Model,
-            (None, Some("mcp_tool_return" | "tool_result")) => What::Tool,
-            (None, _) => What::Fact,
+            (Some(Kind::ToolApprovalRequired), _) => StepKind::Approval,
+            (Some(_), _) => StepKind::Question,
+            (None, Some("llm_provider_response")) => StepKind::Model,
+            (None, Some("mcp_tool_return" | "tool_result")) => StepKind::Tool,
+            (None, _) => StepKind::Fact,
         };
         let duration = || {
             let micros = recorded?.created_at.as_micros() - requested?.created_at.as_micros();
@@ -380,7 +380,7 @@ impl<'a> Teller<'a> {
             value_sha256: word(recorded, "value_sha256"),
             value_check,
             used: member("model").unwrap_or_default(),
-            tool: (what == What::Tool).then(|| self.tool_call(key)),
+            tool: (what == StepKind::Tool).then(|| self.tool_call(key)),
             side_effects: member("side_effects").unwrap_or_default(),
             decision: places.asked.map(|place| self.decision(place)),
             note,
@@ -412,7 +412,7 @@ impl<'a> Teller<'a> {
         });
         Step {
             step: number,
-            what: What::ToolRefused,
+            what: StepKind::ToolRefused,
             key: None,
             requested: self.mark(Some(index)),
             recorded: self.mark(denied.or(told)),
@@ -453,7 +453,7 @@ impl<'a> Teller<'a> {
         &self,
         key: &str,
         earlier: Option<&(usize, Transcript, Value)>,
-    ) -> (Value, Option<Continues>, Check) {
+    ) -> (Value, Option<SharedPrefix>, Check) {
         let Some(asked) = self.asked.get(key) else {
             return (Value::Null, None, Check::Unavailable);
         };
@@ -476,7 +476,7 @@ impl<'a> Teller<'a> {
                     if same_tools {
                         members.remove("tools");
                     }
-                    continues = Some(Continues {
+                    continues = Some(SharedPrefix {
                         step,
                         messages: count,
                         same_tools,
@@ -494,15 +494,15 @@ impl<'a> Teller<'a> {
         let Some(place) = recorded else {
             return (Value::Null, Check::NotStated);
         };
-        if self.reveal == Reveal::Public && !is_told_openly(self.source, key) {
+        if self.reveal == Reveal::Public && !is_answer_public(self.source, key) {
             return (Value::Null, Check::Hidden);
         }
         let Some(answer) = self.source.answer(place) else {
             return (Value::Null, Check::Unavailable);
         };
         let event = self.source.event(place);
-        let stated = event.and_then(|event| event.payload.get("value_sha256")?.as_str());
-        let stated = stated.and_then(|text| Digest::parse(text).ok());
+        let stated =
+            event.and_then(|event| payload::EffectRecorded::of(&event.payload).value_sha256());
         let check = match stated {
             None => Check::NotStated,
             Some(stated) if stated == sha256(&jcs(&answer.value)) => Check::Matches,
@@ -535,7 +535,7 @@ impl<'a> Teller<'a> {
             let kind = source.kind(*index);
             let answers = [Kind::UserToolConfirmation, Kind::UserInputSubmitted];
             let event = source.event(*index);
-            let id = event.and_then(|event| event.payload.get("request_id")?.as_str());
+            let id = event.and_then(|event| payload::Answered::of(&event.payload).request_id());
             kind.is_some_and(|kind| answers.contains(&kind)) && id == request_id.as_deref()
         });
         let answered = said.and_then(|index| source.event(index));

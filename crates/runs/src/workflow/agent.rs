@@ -20,13 +20,16 @@ use serde_json::json;
 
 use super::builtin::{done, failed, one_line};
 use super::{
-    Answers, EffectAnswer, EffectKind, Machine, Note, Start, Step, Transcript, Wanted, Workflow,
+    Answers, EffectAnswer, EffectKind, EffectRequest, Machine, Note, Start, Step, Transcript,
+    Workflow,
 };
 use crate::members;
 use governance::{Fault, Governance, Judgment};
-pub use governance::{check_contracts, excluded_model, is_unknown, ruled_output, told_failure};
+pub use governance::{
+    check_contracts, excluded_model, failure_in_result, is_unknown, ruled_output,
+};
 pub(crate) use governance::{recorded_contracts, response_of};
-use persona::{Persona, Remembers};
+use persona::{MemorySource, Persona};
 use tools::{Call, Catalog, Counters};
 
 /// The workflow `agent`, by its rules.
@@ -277,10 +280,10 @@ impl Loop {
     }
 
     /// Asks for the time, for contracts to judge by.
-    fn time(&mut self) -> Wanted {
+    fn time(&mut self) -> EffectRequest {
         let key = self.counters.next("time:contracts");
         let request = json!({"label": "contracts"});
-        Wanted::repeatable(key, EffectKind::Time, request)
+        EffectRequest::repeatable(key, EffectKind::Time, request)
     }
 
     fn ask_time(&mut self, then: Waits) -> Step {
@@ -300,9 +303,9 @@ impl Loop {
             request.insert("tools".to_owned(), tools.into());
         }
         let key = format!("llm:main:{}", self.turn);
-        let effect = Wanted {
+        let effect = EffectRequest {
             messages: Some(self.transcript.clone()),
-            ..Wanted::repeatable(key, EffectKind::Model, Value::Object(request))
+            ..EffectRequest::repeatable(key, EffectKind::Model, Value::Object(request))
         };
         Step::Request {
             notes,
@@ -319,7 +322,7 @@ impl Loop {
             {
                 return refused(fault);
             }
-            self.hear(std::slice::from_ref(answer));
+            self.take_interruption(std::slice::from_ref(answer));
             return self.ask_model(Vec::new());
         }
         if !answer.ok {
@@ -410,7 +413,7 @@ impl Loop {
 
     /// Ends with an answer, which is recorded for other agents first where they share a memory.
     fn finish(&mut self, text: String) -> Step {
-        if self.persona.remembers != Remembers::Field || text.trim().is_empty() {
+        if self.persona.remembers != MemorySource::Field || text.trim().is_empty() {
             return done(text);
         }
         let about: String = self.input.chars().take(ABOUT_CHARS_MAX).collect();
@@ -419,7 +422,11 @@ impl Loop {
         Step::Request {
             notes: Vec::new(),
             checkpoint: false,
-            effects: vec![Wanted::repeatable(FIELD_WRITE, EffectKind::Memory, request)],
+            effects: vec![EffectRequest::repeatable(
+                FIELD_WRITE,
+                EffectKind::Memory,
+                request,
+            )],
         }
     }
 
@@ -475,7 +482,7 @@ impl Loop {
         let interrupted = || results.iter().any(|answer| answer.interruption().is_some());
         match std::mem::replace(&mut self.waits, Waits::Start) {
             Waits::Start => self.begin(),
-            Waits::HostFacts => self.surroundings(results),
+            Waits::HostFacts => self.context_answered(results),
             Waits::Secrets => match results.iter().find(|answer| !answer.ok) {
                 Some(refused) => broken(
                     "secret_unavailable",

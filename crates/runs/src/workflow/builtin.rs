@@ -7,9 +7,10 @@ use domain::{ArtifactKind, Ask};
 use serde_json::json;
 
 use super::agent::{Agent, Rules};
-use super::governed::{Coordinated, Governed};
+use super::governed::{Governed, SessionsWorkflow};
 use super::{
-    EffectAnswer, EffectKind, Machine, Produced, Start, Step, Transcript, Wanted, Workflow,
+    EffectAnswer, EffectKind, EffectRequest, Machine, ProducedArtifact, Start, Step, Transcript,
+    Workflow,
 };
 
 /// Returns the built-in workflows.
@@ -26,7 +27,7 @@ pub fn builtin() -> Vec<Arc<dyn Workflow>> {
         Arc::new(Hold),
         Arc::new(ReplayFixture),
         Arc::new(Governed),
-        Arc::new(Coordinated),
+        Arc::new(SessionsWorkflow),
     ]
 }
 
@@ -35,7 +36,7 @@ pub const EXAMPLES: &[&str] = &["ask", "approve", "hold", "replay-fixture"];
 
 /// A machine that asks once and then ends.
 struct Once<End> {
-    effects: Vec<Wanted>,
+    effects: Vec<EffectRequest>,
     end: End,
 }
 
@@ -63,7 +64,7 @@ struct Asking<Ask, End> {
 
 impl<Ask, End> Machine for Asking<Ask, End>
 where
-    Ask: FnMut(u64, &Value) -> Wanted + Send,
+    Ask: FnMut(u64, &Value) -> EffectRequest + Send,
     End: FnMut(&[EffectAnswer]) -> Step + Send,
 {
     fn step(&mut self, results: &[EffectAnswer]) -> Step {
@@ -83,7 +84,7 @@ where
 
 fn asking(
     start: &Start,
-    ask: impl FnMut(u64, &Value) -> Wanted + Send + 'static,
+    ask: impl FnMut(u64, &Value) -> EffectRequest + Send + 'static,
     end: impl FnMut(&[EffectAnswer]) -> Step + Send + 'static,
 ) -> Box<dyn Machine> {
     Box::new(Asking {
@@ -95,7 +96,7 @@ fn asking(
 }
 
 fn once(
-    effects: Vec<Wanted>,
+    effects: Vec<EffectRequest>,
     end: impl FnMut(&[EffectAnswer]) -> Step + Send + 'static,
 ) -> Box<dyn Machine> {
     Box::new(Once { effects, end })
@@ -149,7 +150,7 @@ impl Workflow for AskOnce {
         let ask = |number, about: &Value| {
             let request = json!({"question": "What should I know before I go on?", "about": about});
             let key = format!("host:approval:{number}");
-            Wanted::repeatable(key, EffectKind::Ask(Ask::Input), request)
+            EffectRequest::repeatable(key, EffectKind::Ask(Ask::Input), request)
         };
         asking(start, ask, |results| {
             let answer = results.first().map(|answer| &answer.value);
@@ -187,7 +188,7 @@ impl Workflow for Approve {
         let ask = |number, input: &Value| {
             let request = json!({"reason": "The task wants to act on its input.", "action": {"name": "act", "input": input}});
             let key = format!("host:approval:{number}");
-            Wanted::repeatable(key, EffectKind::Ask(Ask::Approval), request)
+            EffectRequest::repeatable(key, EffectKind::Ask(Ask::Approval), request)
         };
         asking(start, ask, |results| {
             let approved = results
@@ -222,7 +223,7 @@ impl Workflow for Hold {
     fn begin(&self, start: &Start) -> Box<dyn Machine> {
         let hold = |number, _: &Value| {
             let key = format!("host:hold:main:{number}");
-            Wanted::repeatable(key, EffectKind::Hold, json!({}))
+            EffectRequest::repeatable(key, EffectKind::Hold, json!({}))
         };
         asking(start, hold, |_| done("Released.".to_owned()))
     }
@@ -253,9 +254,9 @@ impl Workflow for ReplayFixture {
             .unwrap_or_default()
             .to_owned();
         let content = json!({"role": "user", "content": message});
-        let effect = Wanted {
+        let effect = EffectRequest {
             messages: Some(Transcript::from_iter([content])),
-            ..Wanted::repeatable("llm:main:1", EffectKind::Model, json!({}))
+            ..EffectRequest::repeatable("llm:main:1", EffectKind::Model, json!({}))
         };
         once(vec![effect], move |_| {
             let output = json!({"message": message, "verdict": "approved"});
@@ -264,7 +265,7 @@ impl Workflow for ReplayFixture {
                 notes: Vec::new(),
                 text: output.to_string(),
                 summary: "approved".to_owned(),
-                products: vec![Produced {
+                products: vec![ProducedArtifact {
                     kind: ArtifactKind::Dataset,
                     mime_type: "application/json",
                     bytes,

@@ -4,13 +4,13 @@
 //! effects that the outside performs. So a restart, a replay and a reader of the log come to the same state and the same
 //! verdicts as the server that answered. Fails closed: what cannot be read or checked is refused.
 
-mod handed;
-mod kept;
 mod parties;
 mod people;
 mod prepare;
+mod proposals;
 mod propose;
 mod report;
+mod request_form;
 mod seat;
 mod session;
 mod workflow;
@@ -21,7 +21,7 @@ use serde::Deserialize as _;
 use serde_json::json;
 
 use super::builtin::failed;
-use super::{EffectAnswer, EffectKind, Machine, Start, Step, Wanted, Workflow};
+use super::{EffectAnswer, EffectKind, EffectRequest, Machine, Start, Step, Workflow};
 
 pub use contracts::workflow::names_same_file;
 pub use parties::{Parties, is_work};
@@ -31,16 +31,17 @@ pub use report::fields_agree;
 pub(crate) use report::reported_output;
 pub(crate) use seat::seat_of;
 pub use session::{
-    Contracts, Ended, GovernedSession, Replaced, Taken, ids_are_plain, judged_as, kept_captures,
+    Contracts, GovernedSession, InputOutcome, ReplacedOption, SessionEnd, apply_rules_version,
+    ids_are_plain, retained_captures,
 };
-pub use workflow::{GovernedWorkflow, Joining};
+pub use workflow::{GovernedWorkflow, JoinedSession};
 
 /// Returns the effect whose result the next input is.
-pub fn awaited(number: u64) -> Wanted {
+pub fn awaited(number: u64) -> EffectRequest {
     let key = format!("host:governed:{number}");
     let request = json!({"capability": "governed_session", "number": number});
     // Nobody performs it: whoever sends an input does.
-    let mut wanted = Wanted::repeatable(key, EffectKind::Host, request);
+    let mut wanted = EffectRequest::repeatable(key, EffectKind::Host, request);
     wanted.repeatable = false;
     wanted
 }
@@ -77,9 +78,9 @@ impl Workflow for Governed {
 
 /// A workflow of such sessions.
 #[derive(Debug)]
-pub(super) struct Coordinated;
+pub(super) struct SessionsWorkflow;
 
-impl Workflow for Coordinated {
+impl Workflow for SessionsWorkflow {
     fn name(&self) -> &'static str {
         GOVERNED_WORKFLOW
     }
@@ -116,7 +117,7 @@ pub enum Subject {
 
 impl Subject {
     /// Takes an input and answers it.
-    pub fn take(&mut self, input: &GovernedInput) -> Taken {
+    pub fn take(&mut self, input: &GovernedInput) -> InputOutcome {
         match self {
             Subject::Session(session) => session.take(input),
             Subject::Workflow(workflow) => workflow.take(input),
@@ -145,7 +146,7 @@ impl Machine for Driven {
             let taken = subject.take(&input);
             notes = taken.notes;
             match taken.end {
-                Some(Ended::Completed { text }) => {
+                Some(SessionEnd::Completed { text }) => {
                     return Step::Done {
                         notes,
                         summary: text.clone(),
@@ -153,7 +154,7 @@ impl Machine for Driven {
                         products: Vec::new(),
                     };
                 }
-                Some(Ended::Failed { code, message }) => {
+                Some(SessionEnd::Failed { code, message }) => {
                     return Step::Failed {
                         notes,
                         code: code.to_owned(),
@@ -162,7 +163,7 @@ impl Machine for Driven {
                     };
                 }
                 // A killed session is canceled from outside: it goes on waiting for what never comes.
-                Some(Ended::Canceled { .. }) | None => {}
+                Some(SessionEnd::Canceled { .. }) | None => {}
             }
         }
         self.inputs += 1;

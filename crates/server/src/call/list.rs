@@ -2,7 +2,7 @@
 
 use canon::Value;
 use domain::{Document, Position, ResourceKind, State, Timestamp};
-use engine::{Filters, ListRequest, Look, Order, Page, View};
+use engine::{Filters, ListOrder, ListRequest, Page, Selection, View};
 use serde_json::json;
 use wire::Cursor;
 use wire::openapi::Operation;
@@ -193,7 +193,7 @@ const METADATA: &str = "metadata.";
 /// What is asked of each resource of a list.
 #[derive(Debug, Default)]
 struct Narrow {
-    order: Order,
+    order: ListOrder,
     statuses: Vec<String>,
     persona_id: Option<String>,
     workflow: Option<String>,
@@ -206,8 +206,8 @@ impl Narrow {
     /// Reads it from a query. Which parameters a list takes its description says; others were refused before.
     fn read(call: &Call, statuses: &[&str]) -> Result<Self, Failure> {
         let order = match call.query("order")? {
-            None | Some("asc") => Order::OldestFirst,
-            Some("desc") => Order::NewestFirst,
+            None | Some("asc") => ListOrder::OldestFirst,
+            Some("desc") => ListOrder::NewestFirst,
             Some(_) => return Err(Failure::invalid("order", "`order` must be `asc` or `desc`")),
         };
         let mut wanted = Vec::new();
@@ -245,7 +245,7 @@ impl Narrow {
 
     /// True when nothing is asked: the list as it always was.
     fn is_plain(&self) -> bool {
-        self.order == Order::OldestFirst
+        self.order == ListOrder::OldestFirst
             && self.statuses.is_empty()
             && self.persona_id.is_none()
             && self.workflow.is_none()
@@ -264,17 +264,21 @@ impl Narrow {
     }
 
     /// Judges what a document alone says.
-    fn look(&self, document: &Document) -> Look {
+    fn look(&self, document: &Document) -> Selection {
         let created = document.created_at;
         let is_early = self.after.is_some_and(|after| created < after);
         let is_late = self.before.is_some_and(|before| created >= before);
         match (self.order, is_early, is_late) {
-            (Order::NewestFirst, true, _) | (Order::OldestFirst, _, true) => return Look::Stop,
-            (Order::OldestFirst, true, _) | (Order::NewestFirst, _, true) => return Look::Skip,
+            (ListOrder::NewestFirst, true, _) | (ListOrder::OldestFirst, _, true) => {
+                return Selection::Stop;
+            }
+            (ListOrder::OldestFirst, true, _) | (ListOrder::NewestFirst, _, true) => {
+                return Selection::Skip;
+            }
             (_, false, false) => {}
         }
         let State::Task(task) = &document.state else {
-            return Look::Keep;
+            return Selection::Keep;
         };
         let wrong = |wanted: &Option<String>, found: Option<&str>| {
             wanted
@@ -285,8 +289,8 @@ impl Narrow {
         let is_other =
             wrong(&self.persona_id, persona) || wrong(&self.workflow, Some(&task.workflow));
         match is_other {
-            true => Look::Skip,
-            false => Look::Keep,
+            true => Selection::Skip,
+            false => Selection::Keep,
         }
     }
 

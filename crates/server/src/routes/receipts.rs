@@ -3,15 +3,14 @@
 use axum::http::{HeaderName, header};
 use axum::response::{IntoResponse, Response};
 use canon::{Integers, Value};
-use domain::{Position, ResourceKind, State};
+use domain::{Position, ReceiptCheck, ResourceKind, State};
 use engine::port::Clock;
-use engine::{Filters, ListRequest, ReceiptForm, Refused, VerifyRequest};
+use engine::{Filters, ListRequest, ReceiptForm, Refused, Request};
 use receipts::{Receipt, cbor};
 use wire::Cursor;
 use wire::receipt::{self as wired, MEDIA_TYPE, MEDIA_TYPE_CBOR};
-use wire::render::resource;
 
-use super::Routes;
+use super::{Routes, write};
 use crate::call::{Call, json_bytes, ok};
 use crate::failure::{Failure, Reply};
 use crate::world::SystemClock;
@@ -26,7 +25,7 @@ pub(super) fn routes(routes: Routes) -> Routes {
         .get("/v1/receipt-batches", batches)
         .get("/v1/receipt-batches/consistency", consistency)
         .get("/v1/receipt-batches/{batch_id}", batch)
-        .post("/v1/receipt-batches/{batch_id}/cosignatures", cosign)
+        .post("/v1/receipt-batches/{batch_id}/cosignatures", write)
         .get("/v1/sessions/{session_id}/trust-chain", trust_chain)
 }
 
@@ -104,26 +103,6 @@ async fn read(call: Call) -> Reply {
     }
 }
 
-fn options(
-    trust_anchor: Option<String>,
-    at_time: Option<String>,
-) -> Result<VerifyRequest, Failure> {
-    if at_time
-        .as_deref()
-        .is_some_and(|time| receipts::seconds_of(time).is_none())
-    {
-        return Err(Failure::invalid(
-            "at_time",
-            "`at_time` must be an RFC 3339 time",
-        ));
-    }
-    Ok(VerifyRequest {
-        trust_anchor,
-        at_time,
-        integrity_only: false,
-    })
-}
-
 /// Reads `integrity_only`: a caller that wants to know whether a document is whole, and not who vouches for it.
 fn integrity_only(call: &Call) -> Result<bool, Failure> {
     match call.query("integrity_only")? {
@@ -136,37 +115,26 @@ fn integrity_only(call: &Call) -> Result<bool, Failure> {
 /// Answers 200 for every receipt that is there, valid or not (A11).
 async fn verify(mut call: Call) -> Reply {
     let body = call.json().await?;
-    let (trust_anchor, at_time) = wired::verify_request(&body)?;
-    let request = options(trust_anchor, at_time)?;
-    let idempotency = call.idempotency(Value::Object(body))?;
-    let id = call.param("receipt_id");
-    if !call.caller.may("receipts:write") {
+    let request = call.decode(&body)?;
+    if let Request::VerifyReceipt { id, check } = &request
+        && !call.caller.may("receipts:write")
+    {
         // Whoever may only read gets the verdict; nothing is written for it.
+        call.idempotency(Value::Null)?;
         let engine = &call.app.engine;
-        let judged = engine.judge_receipt(&call.caller, id, &request).await?;
-        let (valid, reason, details) = judged;
-        let at = SystemClock.now();
-        return Ok(ok(&wired::verdict(
-            Some(id),
-            valid,
-            Value::from(reason),
-            details,
-            at,
-        )));
+        let (valid, reason, details) = engine.judge_receipt(&call.caller, id, check).await?;
+        let (reason, at) = (Value::from(reason), SystemClock.now());
+        let verdict = wired::verdict(Some(id.as_str()), valid, reason, details, at);
+        return Ok(ok(&verdict));
     }
-    let answer = call
-        .app
-        .engine
-        .verify_receipt(&call.caller, id, &request, idempotency)
-        .await?;
-    let lost = || {
+    let answer = call.dispatch(request, Value::Object(body)).await?;
+    let event = answer.event.ok_or_else(|| {
         Failure::from(Refused::Internal {
             detail: "a verification without its event".to_owned(),
         })
-    };
-    let event = answer.event.ok_or_else(lost)?;
+    })?;
     Ok(ok(&wired::verification(
-        id,
+        call.param("receipt_id"),
         &event.payload,
         event.created_at,
     )))
@@ -175,11 +143,11 @@ async fn verify(mut call: Call) -> Reply {
 /// Judges a receipt that somebody hands over. Nothing is recorded: it may be anybody's.
 async fn verify_foreign(mut call: Call) -> Reply {
     let owned = |text: Option<&str>| text.map(str::to_owned);
-    let mut request = options(
-        owned(call.query("trust_anchor")?),
-        owned(call.query("at_time")?),
-    )?;
-    request.integrity_only = integrity_only(&call)?;
+    let check = ReceiptCheck {
+        trust_anchor: owned(call.query("trust_anchor")?),
+        at_time: owned(call.query("at_time")?),
+        integrity_only: integrity_only(&call)?,
+    };
     call.idempotency(Value::Null)?;
     let bytes = call.bytes(call.app.config.body_bytes_max).await?;
     let media_type = call
@@ -199,9 +167,8 @@ async fn verify_foreign(mut call: Call) -> Reply {
         }
     };
     let engine = &call.app.engine;
-    let (valid, reason, details) = engine
-        .verify_foreign(&call.caller, &bytes, &request)
-        .await?;
+    let judged = engine.verify_foreign(&call.caller, &bytes, &check).await;
+    let (valid, reason, details) = judged?;
     let id = Receipt::read(&bytes).ok();
     let id = id.as_ref().map(Receipt::id);
     let at = SystemClock.now();
@@ -260,18 +227,6 @@ async fn consistency(call: Call) -> Reply {
     let (from, to) = (head(&call, "from").await?, head(&call, "to").await?);
     let path = call.app.engine.prove_consistency(from, to).await?;
     Ok(ok(&wired::consistency(from, to, &path)))
-}
-
-async fn cosign(mut call: Call) -> Reply {
-    let body = call.json().await?;
-    let line = wired::cosign_request(&body)?;
-    // The same line again is there already: repeating does nothing more, with a key or without.
-    call.idempotency(Value::Object(body))?;
-    let engine = &call.app.engine;
-    let id = call.param("batch_id");
-    engine.cosign(&call.caller, id, &line).await?;
-    let view = engine.get(&call.caller, ResourceKind::Batch, id).await?;
-    Ok(ok(&resource(&view).value()))
 }
 
 async fn trust_chain(call: Call) -> Reply {

@@ -43,8 +43,8 @@ async fn create(mut call: Call) -> Reply {
 
 /// Refuses lists of resources that a Session would be given: what they name is looked up first, as everywhere.
 async fn refuse_lists(call: &Call, body: &Map<String, Value>) -> Result<(), Failure> {
-    for (row, value) in decode::asked("CreateSessionRequest", body) {
-        let decode::Why::Lists(object) = row.why else {
+    for (row, value) in decode::requested_unserved("CreateSessionRequest", body) {
+        let decode::Reason::Lists(object) = row.why else {
             continue;
         };
         for id in value

@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex, OnceLock};
 
 use jsonschema::Validator;
 use serde_json::{Value, json};
-use wire::openapi::{Gives, Operation, operations};
+use wire::openapi::{Operation, ResponseKind, operations};
 
 /// Where the description is looser than the contract on purpose.
 fn differs_on_purpose(operation: &Operation, text: &str) -> bool {
@@ -106,7 +106,7 @@ pub(crate) fn check(method: &str, path: &str, status: u16, text: &str) {
         };
         let is_contract = !std::ptr::eq(document, &raw const documents.ours);
         if schema.is_null()
-            || operation.gives == Gives::Nothing
+            || operation.gives == ResponseKind::Nothing
             || is_contract && differs_on_purpose(operation, text)
         {
             continue;

@@ -180,7 +180,7 @@ async fn ap_rest_01_every_operation_answers_and_none_says_501() {
     let server = Server::start().await;
     let api = server.client();
     for operation in wire::openapi::operations() {
-        if operation.gives == wire::openapi::Gives::Stream {
+        if operation.gives == wire::openapi::ResponseKind::Stream {
             continue;
         }
         let path = operation

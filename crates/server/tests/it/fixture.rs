@@ -8,7 +8,7 @@ use domain::Timestamp;
 use engine::port::{ApiKey, BoxFuture, Deltas, KeyStore, MemoryStore, Performer, Store};
 use engine::{Engine, Limits, Offline, Parts};
 use reqwest::{Client, Method, RequestBuilder, StatusCode};
-use runs::workflow::{Effect, EffectKind, Performed, Registry, builtin};
+use runs::workflow::{Effect, EffectKind, EffectOutcome, Registry, builtin};
 use serde_json::{Value, json};
 use server::world::{RandomIds, SystemClock, TokioSpawn};
 use server::{Config, bind};
@@ -30,7 +30,7 @@ const BUSY: &str = "stay busy";
 struct Outside;
 
 impl Performer for Outside {
-    fn perform(&self, effect: Effect, deltas: Deltas) -> BoxFuture<'static, Performed> {
+    fn perform(&self, effect: Effect, deltas: Deltas) -> BoxFuture<'static, EffectOutcome> {
         let is_busy = effect.kind == EffectKind::Model && effect.request.to_string().contains(BUSY);
         match is_busy {
             true => Box::pin(std::future::pending()),

@@ -1,6 +1,6 @@
 //! Governed sessions over HTTP: what is refused outright, what requests at the same time get, and what receipts tell.
 
-use engine::{Demands, Least};
+use engine::{Demands, MinimumMode};
 use serde_json::{Value, json};
 
 use crate::fixture::Server;
@@ -84,7 +84,7 @@ async fn a_session_that_cannot_be_read_can_be_canceled() {
 async fn nobody_opens_a_session_weaker_than_the_operator_demands() {
     let server = Server::start().await;
     server.engine.set_demands(Demands {
-        mode: Least::Shadow,
+        mode: MinimumMode::Shadow,
         blocks_unmatched: true,
         configured_contracts: false,
     });

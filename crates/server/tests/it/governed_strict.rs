@@ -1,6 +1,6 @@
 //! Governed sessions over HTTP: what is asked for is in force or refused, and what cannot be checked is not taken.
 
-use engine::{Demands, Least};
+use engine::{Demands, MinimumMode};
 use serde_json::{Value, json};
 
 use crate::fixture::{APPROVER_KEY, Got, Server};
@@ -100,7 +100,7 @@ async fn what_the_operator_demands_binds_sessions_that_were_open_before() {
     let strong = Desk::open(&server, "strong").await;
     let ready = weak.preflight().await;
     server.engine.set_demands(Demands {
-        mode: Least::Enforce,
+        mode: MinimumMode::Enforce,
         ..Demands::default()
     });
     let refused = weak

@@ -150,6 +150,64 @@ async fn ak_sec_03_04_05_mrg_12_13_authority_is_that_of_the_agent_below_that_of_
     }
 }
 
+/// R-15: a vote that takes too long is given up, whether somebody says something to the field or not.
+#[tokio::test]
+async fn a_vote_that_takes_too_long_is_escalated_and_a_late_one_does_not_count() {
+    const TIMEOUT_US: i64 = 200_000;
+    let server = Server::start().await;
+    let voting = field::Config {
+        vote_timeout_us: Some(TIMEOUT_US),
+        ..field::Config::at(field::Level::Full)
+    };
+    server.engine.set_fields(voting.clone());
+    let disputed = async |memory: &Memory, name: &str| {
+        for agent in ["ann", "bob", "cid"] {
+            memory.join(&format!("{agent}_{name}")).await;
+        }
+        let ann = format!("ann_{name}");
+        let first = id_of(
+            &memory
+                .note(&ann, &format!("{name} is one"), json!({}))
+                .await,
+        );
+        let more = json!({"relations": [{"type": "contradicts", "target_id": first}]});
+        let answer = memory.note(&ann, &format!("{name} is two"), more).await;
+        let vote = json!({
+            "conflict_id": answer["conflicts_detected"][0], "strategy": "vote",
+            "resolution": {"rationale": "r", "winner_id": first},
+        });
+        let voted = memory.ok("merge", &ann, vote.clone()).await;
+        assert_eq!(voted["status"], "pending_vote");
+        vote
+    };
+    let escalated = async |memory: &Memory, vote: &Value| {
+        let (_, listed) = memory.get("conflicts").await;
+        let conflicts = listed["conflicts"].as_array().unwrap();
+        let of = conflicts.iter().find(|of| of["id"] == vote["conflict_id"]);
+        of.is_some_and(|of| of["status"] == "escalated")
+    };
+
+    let memory = Memory::at(&server);
+    let vote = disputed(&memory, "silent").await;
+    let patience = std::time::Instant::now() + std::time::Duration::from_secs(10);
+    while !escalated(&memory, &vote).await {
+        assert!(std::time::Instant::now() < patience, "it is voted on still");
+        tokio::time::sleep(std::time::Duration::from_millis(20)).await;
+    }
+
+    // Nobody waits for the end of a vote in a field that nobody reads: the next message finds it overdue.
+    let vote = disputed(&memory, "asleep").await;
+    let later = server.reopened().await;
+    later.engine.set_fields(voting);
+    tokio::time::sleep(std::time::Duration::from_micros(TIMEOUT_US as u64)).await;
+    let memory = Memory::at(&later);
+    for agent in ["bob_asleep", "cid_asleep", "bob_silent", "cid_silent"] {
+        let got = memory.send("merge", agent, vote.clone()).await;
+        refused(&got, 403, "FORBIDDEN", json!("MERGE"));
+    }
+    assert!(escalated(&memory, &vote).await);
+}
+
 #[tokio::test]
 async fn ak_cmp_04_log_05_06_a_purge_erases_words_beside_the_log_and_in_answers() {
     let mut server = Server::start().await;

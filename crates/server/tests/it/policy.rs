@@ -2,7 +2,7 @@
 
 use engine::{Request, Settle};
 use serde_json::{Value, json};
-use wire::decode::{Incoming, Settings, UNSERVED, Unserved, Why};
+use wire::decode::{DecodeInput, Reason, Settings, UNSERVED, Unserved};
 
 use crate::fixture::{APPROVER_KEY, Api, KEY, Server, id, key, refused};
 
@@ -93,8 +93,8 @@ async fn u22_each_member_that_is_not_enforced_is_refused_by_name_and_only_when_i
         let head = server.store_head();
         let got = send(who, &target, json!({row.member: asks})).await;
         match row.why {
-            Why::Lists(_) => refused(&got, 404, "resource_not_found", Some(row.member)),
-            Why::NotEnforced | Why::Fixed => {
+            Reason::Lists(_) => refused(&got, 404, "resource_not_found", Some(row.member)),
+            Reason::NotEnforced | Reason::Fixed => {
                 refused(&got, 422, "policy_violation", Some(row.member));
                 let message = got.1["error"]["message"].as_str().unwrap();
                 assert!(message.contains(&format!("`{}`", row.member)), "{message}");
@@ -172,7 +172,7 @@ async fn u22_a_persona_that_was_stored_with_such_members_stays_readable_and_runs
         "name": "old", "version": "2", "entry_workflow": "agent", "description": "d",
         "autonomy_tier": "suggest", "receipt_policy": "required",
     });
-    let incoming = Incoming {
+    let incoming = DecodeInput {
         params: &[],
         body: body.as_object().unwrap(),
         settings: Settings {

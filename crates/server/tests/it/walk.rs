@@ -5,7 +5,7 @@ use domain::Timestamp;
 use engine::SCOPES;
 use reqwest::StatusCode;
 use serde_json::{Value, json};
-use wire::access::Place;
+use wire::access::WorkspaceRule;
 use wire::openapi::{Body, Operation, Protocol, operations};
 
 use crate::fixture::{Api, Server, id, key};
@@ -180,7 +180,9 @@ async fn what_belongs_to_another_workspace_is_not_there() {
         let (status, body) = ask(&bob, operation, &path).await;
         let what = format!("{} {path}: {status} {body}", operation.method);
         match operation.access.place {
-            Place::InPath(_) | Place::Governed | Place::GovernedWorkflow => {
+            WorkspaceRule::InPath(_)
+            | WorkspaceRule::Governed
+            | WorkspaceRule::GovernedWorkflow => {
                 assert_eq!(status, 404, "{what}");
                 let (_, unknown) = ask(&bob, operation, &nowhere).await;
                 let bare = |mut body: Value| {
@@ -191,15 +193,15 @@ async fn what_belongs_to_another_workspace_is_not_there() {
                 assert_eq!(bare(body), bare(unknown), "{what}");
                 hidden += 1;
             }
-            Place::Every(_) => assert_eq!(status, 403, "{what}"),
-            Place::Filtered => {
+            WorkspaceRule::Every(_) => assert_eq!(status, 403, "{what}"),
+            WorkspaceRule::Filtered => {
                 let shown = body.to_string();
                 for (name, id) in &resources {
                     let is_own = *name == "workspace_id";
                     assert!(is_own || !shown.contains(id.as_str()), "{what}");
                 }
             }
-            Place::Unplaced | Place::InBody => assert_ne!(status, 403, "{what}"),
+            WorkspaceRule::Unplaced | WorkspaceRule::InBody => assert_ne!(status, 403, "{what}"),
         }
     }
     assert!(hidden > 48, "{hidden}");

@@ -37,7 +37,7 @@ impl Prune<'_> {
     }
 
     /// Returns those of the given blobs that nothing names once Tasks are pruned.
-    pub(super) fn unneeded(
+    pub(super) fn unreferenced(
         &self,
         tasks: &BTreeSet<Position>,
         mut names: BTreeSet<Digest>,
@@ -158,7 +158,7 @@ impl Prune<'_> {
 
 /// Returns the blobs that an event moved content into, and the bundle of a Task that it brought from another log.
 fn moved(event: &Event) -> Vec<Digest> {
-    let listed = domain::moved(&event.payload).map(|moved| moved.digest);
+    let listed = domain::external_members(&event.payload).map(|moved| moved.digest);
     let named = event.kind().map_or(NamedBlob::None, Kind::named_blob);
     let bundle = match named {
         NamedBlob::Bundle => named.digest(event),

@@ -5,13 +5,13 @@
 use std::collections::BTreeMap;
 
 use canon::{Digest, sha256};
-use domain::{Document, Documents, Event, Kind, Position, ResourceKind, State};
+use domain::{Document, Documents, Event, Kind, Position, ResourceKind, State, payload};
 use receipts::merkle::{self, Frontier};
 use receipts::walk::Walk;
 
-use super::{Check, digest_in};
+use super::Check;
 use crate::audit::AuditError;
-use crate::fold::What;
+use crate::fold::ProblemSubject;
 
 /// What an event says of the receipt it issued.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -28,12 +28,13 @@ pub(super) struct Issued {
 
 impl Issued {
     pub(super) fn read(event: &Event, position: Position) -> Option<Self> {
+        let said = payload::Receipt::of(&event.payload);
         Some(Self {
             position,
             id: event.resource.id.clone(),
             session: event.session_id.as_ref().map(|id| id.as_str().into()),
-            hash: digest_in(event.payload.get("receipt_hash"))?,
-            content: digest_in(event.payload.get("content_sha256"))?,
+            hash: said.receipt_hash()?,
+            content: said.content_sha256()?,
             imported: event.kind() == Ok(Kind::ReceiptImported),
         })
     }
@@ -72,7 +73,7 @@ impl Check<'_> {
         for receipt in &issued {
             self.report.receipts += 1;
             if receipt.imported {
-                walk.know(receipt.hash);
+                walk.add_known(receipt.hash);
                 self.foreign(receipt)?;
                 continue;
             }
@@ -105,7 +106,7 @@ impl Check<'_> {
                 }),
             };
             if let Some(problem) = problem {
-                let what = What::Document(receipt.position, receipt.id.clone());
+                let what = ProblemSubject::Document(receipt.position, receipt.id.clone());
                 self.report(what, problem);
             }
         }
@@ -127,7 +128,7 @@ impl Check<'_> {
             Ok(_) => None,
         };
         if let Some(problem) = problem {
-            let what = What::Document(receipt.position, receipt.id.clone());
+            let what = ProblemSubject::Document(receipt.position, receipt.id.clone());
             self.report(what, problem);
         }
         Ok(())
@@ -196,7 +197,7 @@ impl Check<'_> {
             && let Some((size, (id, _))) = heads.split_off(&(stored.size + 1)).pop_first()
         {
             let problem = format!("the head `{id}` of size {size} covers more than it has");
-            self.report(What::Tree, problem);
+            self.report(ProblemSubject::Tree, problem);
         }
         if problem.is_none() {
             let (count, ends) = self.audit.leaf_range()?;
@@ -204,19 +205,22 @@ impl Check<'_> {
                 .unwrap_or(i64::MAX)
                 .saturating_sub(1);
             if count != stored.size {
-                self.report(What::Tree, "has leaves beyond its size".to_owned());
+                self.report(
+                    ProblemSubject::Tree,
+                    "has leaves beyond its size".to_owned(),
+                );
             } else if ends.is_some_and(|ends| ends != (0, last)) {
                 // They are in order and as many as they must be: one stands behind a gap.
                 let problem = "its leaves are not numbered from 0 without a gap: `reprise log rebuild --write` numbers them again";
-                self.report(What::Tree, problem.to_owned());
+                self.report(ProblemSubject::Tree, problem.to_owned());
             }
             if self.audit.tree_hash_count()? != hashes {
                 let problem = "has hashes that are not of its leaves: `reprise log rebuild --write` makes them again";
-                self.report(What::Tree, problem.to_owned());
+                self.report(ProblemSubject::Tree, problem.to_owned());
             }
         }
         if let Some(problem) = problem {
-            self.report(What::Tree, problem);
+            self.report(ProblemSubject::Tree, problem);
         }
         Ok(())
     }

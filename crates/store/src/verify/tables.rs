@@ -9,9 +9,9 @@ use rusqlite::{Connection, OptionalExtension};
 
 use crate::audit::AuditError;
 use crate::block::Block;
-use crate::claims::{self, Claimed};
+use crate::claims::{self, ClaimedEvents};
 use crate::fault::fault;
-use crate::fold::{Problem, What};
+use crate::fold::{Problem, ProblemSubject};
 use crate::notes;
 use crate::read;
 use crate::recent;
@@ -32,7 +32,7 @@ const NAMED_MAX: usize = 20;
 pub(super) fn check(
     blocks: &Connection,
     head: Position,
-    claimed: Claimed,
+    claimed: ClaimedEvents,
     events_are_sound: bool,
 ) -> Result<Vec<Problem>, AuditError> {
     let missing = notes::missing(blocks).map_err(fault)?;
@@ -64,7 +64,7 @@ pub(super) fn check(
 
 fn problem(problem: String) -> Problem {
     Problem {
-        what: What::Database,
+        what: ProblemSubject::Database,
         problem,
     }
 }
@@ -342,7 +342,7 @@ fn heads(connection: &Connection) -> Result<Vec<Problem>, AuditError> {
 }
 
 /// A claim must be what was written: whoever repeats a request gets its first answer by it.
-fn claims(connection: &Connection, claimed: Claimed) -> Result<Vec<Problem>, AuditError> {
+fn claims(connection: &Connection, claimed: ClaimedEvents) -> Result<Vec<Problem>, AuditError> {
     let mut problems = Vec::new();
     let changed = claims::changed(connection)?;
     if changed > 0 {

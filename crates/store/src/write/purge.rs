@@ -29,7 +29,7 @@ type Answer = oneshot::Sender<Result<Erased, StoreFault>>;
 
 /// A purge whose content is still there.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Owed {
+pub(super) struct PendingPurge {
     field: Position,
     event: Position,
 }
@@ -38,7 +38,7 @@ pub(super) struct Owed {
 #[derive(Debug, Default)]
 pub(super) struct Purges {
     /// Those that this process wrote down and did not take out yet.
-    owed: Vec<Owed>,
+    owed: Vec<PendingPurge>,
     /// The value of the note that the write-ahead log may hold what was taken out.
     unwiped: Option<i64>,
     /// Who waits for the log to be emptied, until when.
@@ -47,13 +47,16 @@ pub(super) struct Purges {
 }
 
 impl Purges {
-    pub(super) fn add(&mut self, owed: Vec<Owed>) {
+    pub(super) fn add(&mut self, owed: Vec<PendingPurge>) {
         self.owed.extend(owed);
     }
 }
 
 /// Notes which of some events are purges, in the transaction that writes them.
-pub(super) fn note(connection: &Connection, events: &[StoredEvent]) -> rusqlite::Result<Vec<Owed>> {
+pub(super) fn note(
+    connection: &Connection,
+    events: &[StoredEvent],
+) -> rusqlite::Result<Vec<PendingPurge>> {
     let mut owed = Vec::new();
     for event in events {
         if erased_by(event).is_empty() {
@@ -64,7 +67,7 @@ pub(super) fn note(connection: &Connection, events: &[StoredEvent]) -> rusqlite:
             &owed_name(event.position),
             row::sql(event.position.0),
         )?;
-        owed.push(Owed {
+        owed.push(PendingPurge {
             field: event.resource,
             event: event.position,
         });
@@ -95,7 +98,7 @@ impl Writer {
     /// Removes content for good, and the segments of a field that may repeat it. Removing what is gone does nothing: after a
     /// crash in between it is asked for again. Answers when no file holds it any more, or after a while that one still does.
     pub(crate) fn erase(&mut self, field: Position, digests: &[Digest], answer: Answer) {
-        match self.take_out(field, digests) {
+        match self.erase_blobs(field, digests) {
             Ok(()) => {
                 self.purges
                     .waiting
@@ -106,7 +109,7 @@ impl Writer {
         }
     }
 
-    fn take_out(&mut self, field: Position, digests: &[Digest]) -> Result<(), StoreFault> {
+    fn erase_blobs(&mut self, field: Position, digests: &[Digest]) -> Result<(), StoreFault> {
         for digest in digests {
             blob::remove_file(&self.directory, digest)?;
         }
@@ -124,12 +127,15 @@ impl Writer {
             self.project(|connection| {
                 unwiped = Some(note_unwiped(connection)?);
                 segments::forget(connection, field)?;
-                erase::take_out(connection, some).map(drop).map_err(fault)
+                erase::erase_blobs(connection, some)
+                    .map(drop)
+                    .map_err(fault)
             })?;
         }
-        let (done, owed): (Vec<Owed>, Vec<Owed>) = std::mem::take(&mut self.purges.owed)
-            .into_iter()
-            .partition(|owed| owed.field == field);
+        let (done, owed): (Vec<PendingPurge>, Vec<PendingPurge>) =
+            std::mem::take(&mut self.purges.owed)
+                .into_iter()
+                .partition(|owed| owed.field == field);
         self.purges.owed = owed;
         let settled = self.project(|connection| {
             unwiped = Some(note_unwiped(connection)?);
@@ -161,11 +167,11 @@ impl Writer {
                 .as_ref()
                 .map_or(Position::START, |event| event.resource);
             let digests = event.as_ref().map(erased_by).unwrap_or_default();
-            self.purges.owed.push(Owed {
+            self.purges.owed.push(PendingPurge {
                 field,
                 event: position,
             });
-            self.take_out(field, &digests)?;
+            self.erase_blobs(field, &digests)?;
         }
         self.wipe();
         Ok(())

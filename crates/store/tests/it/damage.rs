@@ -4,16 +4,16 @@ use std::collections::BTreeSet;
 use std::fs;
 use std::path::Path;
 
-use domain::Position;
+use domain::{Document, Position, ResourceKind, State};
 use engine::port::suite::{Model, wait};
-use engine::port::{BlobStore, Store, StoredEvent};
+use engine::port::{BlobStore, ListQuery, Scope, Store, StoredEvent};
 use store::tamper::Tamper;
-use store::{Audit, Problem, SqliteStore, What, rebuild};
+use store::{Audit, Problem, ProblemSubject, SqliteStore, rebuild};
 
 use crate::home::{filled, filled_by, open, open_gathering, tamper, verify};
 
 /// Verifies and returns the only problem.
-fn only_problem(directory: &Path) -> (What, String) {
+fn only_problem(directory: &Path) -> (ProblemSubject, String) {
     let mut problems = verify(directory).problems;
     assert_eq!(problems.len(), 1, "{problems:#?}");
     let problem = problems.remove(0);
@@ -88,11 +88,15 @@ fn any_flipped_byte_of_any_block_is_named() {
         };
         let (blobs, lost): (Vec<Problem>, Vec<Problem>) = problems
             .into_iter()
-            .partition(|problem| matches!(problem.what, What::Blob(_)));
+            .partition(|problem| matches!(problem.what, ProblemSubject::Blob(_)));
         with_blobs += blobs.len();
         let ranges: Vec<(u64, u64)> = lost.iter().map(range).collect();
         for (problem, range) in lost.iter().zip(&ranges) {
-            assert_eq!(problem.what, What::Event(Position(range.0)), "{problem}");
+            assert_eq!(
+                problem.what,
+                ProblemSubject::Event(Position(range.0)),
+                "{problem}"
+            );
         }
         assert_eq!(ranges[0].0, first);
         assert!(ranges[0].1 >= last, "{ranges:?}");
@@ -110,7 +114,10 @@ fn any_flipped_byte_of_any_block_is_named() {
             assert_eq!(named, (first..=last).collect::<Vec<_>>());
         }
         let rebuilt = rebuild(home.path(), &mut |_, _| {}).unwrap();
-        assert_eq!(rebuilt.problems[0].what, What::Event(Position(first)));
+        assert_eq!(
+            rebuilt.problems[0].what,
+            ProblemSubject::Event(Position(first))
+        );
         assert_eq!(rebuilt.problems.len(), 1);
         let out = home.path().join("bundle");
         let exported = store::export(
@@ -137,7 +144,7 @@ fn a_changed_document_of_any_kind_is_named() {
             continue;
         }
         let (key, id) = (document.key, document.id);
-        let what = What::Document(key, id.clone());
+        let what = ProblemSubject::Document(key, id.clone());
         let set = |sql: &str| {
             tamper(
                 home.path(),
@@ -203,7 +210,7 @@ fn a_column_that_holds_what_is_never_written_is_named_and_folded_again() {
         let problems = verify(home.path()).problems;
         assert_eq!(problems.len(), 1, "{change}: {problems:#?}");
         let (what, problem) = only_problem(home.path());
-        assert_eq!(what, What::Document(key, id.clone()), "{change}");
+        assert_eq!(what, ProblemSubject::Document(key, id.clone()), "{change}");
         assert!(
             problem.ends_with(&format!("in {column}")),
             "{change}: {problem}"
@@ -231,7 +238,7 @@ fn stray_files_among_the_blobs_are_named() {
     let stray = blobs.join("zzz");
     fs::write(&stray, "x").unwrap();
     let (what, problem) = only_problem(home.path());
-    assert_eq!(what, What::Files);
+    assert_eq!(what, ProblemSubject::Files);
     assert!(problem.contains("zzz"), "{problem}");
     assert!(
         rebuild(home.path(), &mut |_, _| {})
@@ -266,7 +273,7 @@ fn lost_and_invented_documents_are_named() {
         &format!("DELETE FROM documents WHERE key = {}", lost.key.0),
     );
     let (what, problem) = only_problem(home.path());
-    assert_eq!(what, What::Document(lost.key, lost.id));
+    assert_eq!(what, ProblemSubject::Document(lost.key, lost.id));
     assert!(problem.contains("missing"), "{problem}");
     assert_eq!(
         rebuild(home.path(), &mut |_, _| {}).unwrap().problems.len(),
@@ -281,7 +288,7 @@ fn lost_and_invented_documents_are_named() {
     assert_eq!(problems.len(), 2);
     assert_eq!(
         problems[0].what,
-        What::Document(Position(100_000), "task_invented".into())
+        ProblemSubject::Document(Position(100_000), "task_invented".into())
     );
     assert_eq!(problems[0].problem, "has no events");
     assert_eq!(
@@ -310,13 +317,13 @@ fn a_lost_event_is_a_hole_in_its_resource() {
     let problems = verify(home.path()).problems;
     let what = problems[0].what.clone();
     assert!(
-        matches!(what, What::Event(found) if found.0 > position),
+        matches!(what, ProblemSubject::Event(found) if found.0 > position),
         "{what:?}"
     );
     assert_eq!(problems[0].problem, "has sequence 3 where 2 follows");
     // The Message that was appended with it.
     assert_eq!(problems.len(), 2, "{problems:#?}");
-    assert!(matches!(problems[1].what, What::Document(key, _) if gone.contains(&key)));
+    assert!(matches!(problems[1].what, ProblemSubject::Document(key, _) if gone.contains(&key)));
     assert_eq!(problems[1].problem, "has no events");
     let rebuilt = rebuild(home.path(), &mut |_, _| {}).unwrap().problems;
     assert_eq!(rebuilt.len(), 1);
@@ -366,10 +373,9 @@ fn events_that_were_rewritten_are_named() {
         let problems = verify(home.path()).problems;
         let named: Vec<String> = problems.iter().map(ToString::to_string).collect();
         assert!(
-            problems
-                .iter()
-                .any(|problem| problem.what == What::Event(Position(position))
-                    && problem.problem.contains(expected)),
+            problems.iter().any(|problem| problem.what
+                == ProblemSubject::Event(Position(position))
+                && problem.problem.contains(expected)),
             "{expected}: {named:#?}"
         );
         rewrite(home.path(), position, to, from);
@@ -378,7 +384,7 @@ fn events_that_were_rewritten_are_named() {
     let other = format!("{:016}\",\"receipt", created - 1);
     rewrite(home.path(), appended, &previous, &other);
     let (what, problem) = only_problem(home.path());
-    assert_eq!(what, What::Event(Position(appended)));
+    assert_eq!(what, ProblemSubject::Event(Position(appended)));
     assert!(problem.contains("was last changed by"), "{problem}");
     rewrite(home.path(), appended, &other, &previous);
 
@@ -386,7 +392,7 @@ fn events_that_were_rewritten_are_named() {
     let moved = format!("{:016}\",\"idem", appended + 500);
     rewrite(home.path(), appended, &id, &moved);
     let (what, problem) = only_problem(home.path());
-    assert_eq!(what, What::Event(Position(appended)));
+    assert_eq!(what, ProblemSubject::Event(Position(appended)));
     assert!(problem.contains("its id is"), "{problem}");
     rewrite(home.path(), appended, &moved, &id);
     assert_eq!(verify(home.path()).problems, vec![]);
@@ -408,7 +414,7 @@ fn columns_that_belong_to_other_ids_are_named() {
     for change in changes {
         damage.event(position, change);
         let (what, problem) = only_problem(home.path());
-        assert_eq!(what, What::Event(position));
+        assert_eq!(what, ProblemSubject::Event(position));
         assert!(problem.contains("indexed under other"), "{problem}");
         damage.event(position, |event| *event = was.clone());
     }
@@ -427,7 +433,7 @@ fn damaged_and_missing_blobs_are_named() {
     let first = digests.iter().next().unwrap();
     assert!(Tamper::open(home.path()).blob(first, |bytes| bytes[0] = 0));
     let (what, _) = only_problem(home.path());
-    assert_eq!(what, What::Blob(*first));
+    assert_eq!(what, ProblemSubject::Blob(*first));
     let store = open(home.path());
     let error = wait(store.blob(*first)).unwrap_err();
     assert!(error.to_string().contains(&first.to_string()), "{error}");
@@ -469,7 +475,7 @@ fn damaged_and_missing_blobs_are_named() {
         assert!(
             problems
                 .iter()
-                .any(|problem| matches!(problem.what, What::Event(_))
+                .any(|problem| matches!(problem.what, ProblemSubject::Event(_))
                     && problem.problem == format!("needs blob `{digest}`, which is missing")),
             "{digest}: {problems:#?}"
         );
@@ -503,7 +509,10 @@ fn a_file_of_a_large_blob_is_checked_when_read() {
     let error = wait(store.blob(blob.digest)).unwrap_err();
     assert!(error.to_string().contains(&hex), "{error}");
     store.close();
-    assert_eq!(only_problem(home.path()).0, What::Blob(blob.digest));
+    assert_eq!(
+        only_problem(home.path()).0,
+        ProblemSubject::Blob(blob.digest)
+    );
 }
 
 #[test]
@@ -529,7 +538,7 @@ fn a_torn_page_is_a_problem_of_the_database() {
     assert!(
         problems
             .iter()
-            .all(|problem| problem.what == What::Database),
+            .all(|problem| problem.what == ProblemSubject::Database),
         "{problems:#?}"
     );
 }
@@ -575,4 +584,48 @@ fn a_change_in_any_small_table_is_found() {
         std::fs::write(&database, &whole).unwrap();
     }
     assert_eq!(verify(home.path()).problems, vec![]);
+}
+
+/// One open Task that cannot be read keeps nobody from finding the others, wherever in the pages it stands.
+#[test]
+fn what_is_open_is_listed_without_what_is_damaged() {
+    let home = tempfile::tempdir().unwrap();
+    let mut model = filled(home.path());
+    let store = open(home.path());
+    for number in 0..4 {
+        model.step(&store, (5, number, 0));
+    }
+    store.close();
+    let tasks: Vec<_> = model.documents().into_iter().filter(is_open_task).collect();
+    assert!(tasks.len() > 2, "{}", tasks.len());
+    for damaged in &tasks {
+        Tamper::open(home.path()).document(&damaged.id, |body| body.truncate(3));
+        for limit in [1, 2, 1_000] {
+            let store = open(home.path());
+            let mut after = Position::START;
+            let mut found = Vec::new();
+            loop {
+                let query = ListQuery {
+                    kind: ResourceKind::Task,
+                    scope: Scope::All,
+                    open_only: true,
+                    after,
+                    limit,
+                };
+                let page = wait(store.list(query)).unwrap();
+                let Some(last) = page.last() else { break };
+                after = last.key;
+                found.extend(page.into_iter().map(|task| task.key));
+            }
+            let others = tasks.iter().map(|task| task.key);
+            let others: Vec<_> = others.filter(|key| *key != damaged.key).collect();
+            assert_eq!(found, others, "{limit}");
+        }
+        let body = serde_json::to_string(&damaged.state).unwrap();
+        Tamper::open(home.path()).document(&damaged.id, |stored| *stored = body);
+    }
+}
+
+fn is_open_task(document: &Document) -> bool {
+    matches!(&document.state, State::Task(task) if !task.status.is_terminal())
 }

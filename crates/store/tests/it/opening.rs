@@ -5,7 +5,7 @@ use std::sync::LazyLock;
 use std::time::{Duration, Instant};
 
 use engine::port::suite::{Model, agrees, wait};
-use engine::port::{ApiKey, BlobStore, CommitError, KeyStore, LeaseStore, Store, Whose};
+use engine::port::{ApiKey, BlobStore, CommitError, KeyStore, LeaseOwners, LeaseStore, Store};
 use store::{OpenError, Options, SqliteStore};
 
 use crate::home::{filled, open};
@@ -93,7 +93,7 @@ fn a_reader_beside_the_server_reads_and_stores_keys_but_commits_nothing() {
         assert!(wait(reader.put_blob(blob.clone())).is_err());
         assert_eq!(wait(reader.blob(blob.digest)).unwrap(), None);
     }
-    assert!(wait(reader.take_over(Whose::Everybody, "me".into())).is_err());
+    assert!(wait(reader.take_over(LeaseOwners::Everybody, "me".into())).is_err());
 
     let key = ApiKey::new("key", canon::sha256(b"text"), "me", ["*"], model.now());
     assert!(wait(reader.put_api_key(key.clone())).is_err());

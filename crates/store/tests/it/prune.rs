@@ -16,7 +16,7 @@ use engine::port::{BlobStore, StoredEvent};
 use proptest::prelude::*;
 use serde_json::json;
 use store::tamper::Tamper;
-use store::{Audit, Pruned, SqliteStore, What, prunable, prune, rebuild};
+use store::{Audit, ProblemSubject, Pruned, SqliteStore, prunable, prune, rebuild};
 
 use crate::home::{filled, open, verify};
 
@@ -477,7 +477,8 @@ fn headers_that_were_tampered_with_are_named() {
         problems
     };
     let task = Event::parse(&submitted.bytes).unwrap().resource.id;
-    let is_about_task = |what: &What| matches!(what, What::Document(_, id) if *id == task);
+    let is_about_task =
+        |what: &ProblemSubject| matches!(what, ProblemSubject::Document(_, id) if *id == task);
     let digest = changed(&submitted, &|event| {
         let other = sha256(b"another").to_string();
         Arc::make_mut(&mut event.payload).insert("sha256".to_owned(), other.into());

@@ -5,7 +5,7 @@ use std::path::Path;
 
 use rusqlite::Connection;
 use store::tamper::Tamper;
-use store::{Problem, What, migrate, rebuild_and_write, repair};
+use store::{Problem, ProblemSubject, migrate, rebuild_and_write, repair};
 
 use crate::home::{filled, open, verify};
 use crate::migrating::golden;
@@ -64,7 +64,7 @@ fn nothing_is_written_when_an_event_cannot_be_folded() {
     assert!(matches!(
         rebuilt.problems[..],
         [Problem {
-            what: What::Event(_),
+            what: ProblemSubject::Event(_),
             ..
         }]
     ));
@@ -167,7 +167,9 @@ fn u11_a_tree_that_does_not_give_a_signed_head_is_damage() {
     assert!(error.to_string().contains("that was signed"), "{error}");
     let problems = verify(home.path()).problems;
     assert!(
-        problems.iter().any(|problem| problem.what == What::Tree),
+        problems
+            .iter()
+            .any(|problem| problem.what == ProblemSubject::Tree),
         "{problems:#?}"
     );
 }

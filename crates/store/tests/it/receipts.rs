@@ -7,7 +7,7 @@ use domain::{Document, ResourceKind, State};
 use engine::port::suite::{Model, wait};
 use engine::port::{NewestQuery, Store, Tree, TreeAppend, TreeStore};
 use receipts::merkle::{self, Frontier};
-use store::What;
+use store::ProblemSubject;
 use store::tamper::Tamper;
 
 use crate::home::{filled, open, tamper, verify};
@@ -68,7 +68,7 @@ fn hex(digest: &Digest) -> String {
 }
 
 /// Verifies and returns what the problems are about and say.
-fn problems(directory: &Path) -> Vec<(What, String)> {
+fn problems(directory: &Path) -> Vec<(ProblemSubject, String)> {
     let problems = verify(directory).problems.into_iter();
     problems.map(|found| (found.what, found.problem)).collect()
 }
@@ -89,11 +89,11 @@ fn a_lost_or_damaged_receipt_is_named_once() {
     assert!(Tamper::open(home.path()).blob(&digest, cut));
     let found = problems(home.path());
     assert_eq!(found.len(), 1, "{found:?}");
-    assert_eq!(found[0].0, What::Blob(digest));
+    assert_eq!(found[0].0, ProblemSubject::Blob(digest));
     tamper(home.path(), &format!("DELETE FROM blobs {at}"));
     let found = problems(home.path());
     assert_eq!(found.len(), 1, "{found:?}");
-    assert_eq!(found[0].0, What::Event(receipts[0].0.key));
+    assert_eq!(found[0].0, ProblemSubject::Event(receipts[0].0.key));
 }
 
 #[test]
@@ -109,7 +109,7 @@ fn a_receipt_in_anothers_place_is_named() {
         event.bytes = changed.into_bytes().into();
     });
     let found = problems(home.path());
-    let named = |found: &(What, String)| found.1.contains(&*first.0.id);
+    let named = |found: &(ProblemSubject, String)| found.1.contains(&*first.0.id);
     assert!(found.iter().any(named), "{found:?}");
 }
 
@@ -159,7 +159,7 @@ fn changed_leaves_hashes_and_peaks_are_named() {
         tamper(copy.path(), sql);
         let found = problems(copy.path());
         assert_eq!(found.len(), 1, "{sql} {found:?}");
-        assert_eq!(found[0].0, What::Tree, "{sql}");
+        assert_eq!(found[0].0, ProblemSubject::Tree, "{sql}");
         assert!(found[0].1.contains(expected), "{sql}: {}", found[0].1);
     }
     assert!(last > 0);

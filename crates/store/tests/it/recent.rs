@@ -109,6 +109,61 @@ fn small_blocks_are_merged_wherever_their_links_stand() {
     }
 }
 
+/// A row that stands in both places is damage of its own: whoever writes goes on, and the move mends it.
+#[test]
+fn a_doubled_link_stops_nobody() {
+    let home = tempfile::tempdir().unwrap();
+    let mut model = filled_by(open_gathering(home.path(), 512));
+    for double in [
+        "INSERT INTO event_links SELECT link, number FROM recent_links WHERE kind = 0 LIMIT 1",
+        "INSERT INTO session_messages SELECT link, number FROM recent_links WHERE kind = 4 LIMIT 1",
+    ] {
+        tamper(home.path(), double);
+    }
+    assert!(!verify(home.path()).problems.is_empty());
+    let store = open_gathering(home.path(), 0);
+    for number in 0..4 {
+        model.step(&store, (4, number, 90));
+    }
+    agrees(&store, &model);
+    store.close();
+    assert_eq!(verify(home.path()).problems, vec![]);
+}
+
+/// Bits of a page that holds recent links: what is noticed is mended, by folding all of it again, whatever stands there.
+#[test]
+fn a_damaged_page_of_recent_links_is_made_again() {
+    let home = tempfile::tempdir().unwrap();
+    let model = filled_by(open_gathering(home.path(), 512));
+    let file = home.path().join("reprise.db");
+    let whole = fs::read(&file).unwrap();
+    let page = (Tamper::open(home.path()).root_page("recent_links") as usize - 1) * 4096;
+    let mut mended = 0;
+    // Behind the header of the page, without which SQLite cannot even empty it.
+    for place in (8..4096).step_by(61) {
+        let mut bytes = whole.clone();
+        bytes[page + place] ^= 1 << (place % 8);
+        fs::write(&file, &bytes).unwrap();
+        if verify_or_fault(home.path()) {
+            continue;
+        }
+        let by_rebuild = rebuild_and_write(home.path(), &mut |_, _| {});
+        match by_rebuild {
+            Ok((_, written)) => fs::remove_dir_all(written.unwrap()).unwrap(),
+            Err(error) => panic!("byte {place}: {error}"),
+        }
+        assert_eq!(verify(home.path()).problems, vec![], "byte {place}");
+        agrees(&open(home.path()), &model);
+        mended += 1;
+    }
+    assert!(mended > 10, "{mended}");
+}
+
+/// True when nothing is wrong with a log.
+fn verify_or_fault(directory: &Path) -> bool {
+    store::verify(directory, &mut |_, _| {}).is_ok_and(|report| report.problems.is_empty())
+}
+
 /// Each is named; folding the links again sets it right.
 #[test]
 fn a_link_that_is_missing_doubled_or_of_nothing_is_found() {

@@ -48,7 +48,7 @@ impl SqliteSubject {
 }
 
 impl SharedSubject for SqliteSubject {
-    fn beside(&self) -> Arc<dyn Store> {
+    fn second_handle(&self) -> Arc<dyn Store> {
         Arc::new(SqliteStore::open(self.home.path(), self.options).unwrap())
     }
 }

@@ -7,7 +7,7 @@ use domain::{
 };
 
 use super::{
-    CAPABILITIES_MAX, CAPABILITY_BYTES_MAX, Incoming, MIME_TYPE_BYTES_MAX, TEXT_BYTES_MAX,
+    CAPABILITIES_MAX, CAPABILITY_BYTES_MAX, DecodeInput, MIME_TYPE_BYTES_MAX, TEXT_BYTES_MAX,
     URI_BYTES_MAX, unserved,
 };
 use crate::InputError;
@@ -30,7 +30,7 @@ const SECRET_WORDS: [&str; 4] = [
 ///
 /// # Errors
 /// Names the member that is missing or wrong.
-pub fn create_workspace(incoming: &Incoming<'_>) -> Result<Request, InputError> {
+pub fn create_workspace(incoming: &DecodeInput<'_>) -> Result<Request, InputError> {
     let members = incoming.members();
     members.string_or_null("image", TEXT_BYTES_MAX)?;
     members.names("packages")?;
@@ -49,7 +49,7 @@ pub fn create_workspace(incoming: &Incoming<'_>) -> Result<Request, InputError> 
 ///
 /// # Errors
 /// Names the member that is wrong.
-pub fn update_workspace(incoming: &Incoming<'_>) -> Result<Request, InputError> {
+pub fn update_workspace(incoming: &DecodeInput<'_>) -> Result<Request, InputError> {
     let members = incoming.members();
     let update = UpdateWorkspace {
         id: incoming.id("workspace_id", WorkspaceId::OBJECT, WorkspaceId::parse)?,
@@ -66,7 +66,7 @@ pub fn update_workspace(incoming: &Incoming<'_>) -> Result<Request, InputError> 
 ///
 /// # Errors
 /// Names the member that is missing or wrong.
-pub fn create_branch(incoming: &Incoming<'_>) -> Result<Request, InputError> {
+pub fn create_branch(incoming: &DecodeInput<'_>) -> Result<Request, InputError> {
     let members = incoming.members();
     Ok(Request::CreateBranch(NewBranch {
         session_id: incoming.session_id()?,
@@ -84,7 +84,7 @@ pub fn create_branch(incoming: &Incoming<'_>) -> Result<Request, InputError> {
 ///
 /// # Errors
 /// Names the member that is missing or wrong.
-pub fn register_artifact(incoming: &Incoming<'_>) -> Result<Request, InputError> {
+pub fn register_artifact(incoming: &DecodeInput<'_>) -> Result<Request, InputError> {
     let members = incoming.members();
     let mime_type = members.required_string("mime_type", MIME_TYPE_BYTES_MAX)?;
     // It becomes a header of the download.
@@ -119,7 +119,7 @@ pub fn register_artifact(incoming: &Incoming<'_>) -> Result<Request, InputError>
 ///
 /// # Errors
 /// Names the member that is missing or wrong.
-pub fn create_vault(incoming: &Incoming<'_>) -> Result<Request, InputError> {
+pub fn create_vault(incoming: &DecodeInput<'_>) -> Result<Request, InputError> {
     let members = incoming.members();
     for name in ["provider", "capabilities", "metadata"] {
         let text = members.map().get(name).map(Value::to_string);

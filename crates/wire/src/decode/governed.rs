@@ -6,14 +6,14 @@ use std::collections::BTreeSet;
 
 use canon::{Digest, Map, Value};
 use domain::{
-    ContractText, Decide, Govern, GovernedFiles, GovernedOperation, NewGoverned, Offered,
-    Preflight, Proposal, ProposalUsage, ProposedTool, Report, ReportedOutcome, Request,
-    StartedCall, WorkspaceId, is_governed_id,
+    ContractText, Decide, Govern, GovernedFiles, GovernedOperation, NewGoverned, Preflight,
+    Proposal, ProposalUsage, ProposedTool, Report, ReportedOutcome, Request, StartedCall,
+    ToolOffer, WorkspaceId, is_governed_id,
 };
 
 use serde_json::json;
 
-use super::{Incoming, Members, NAME_BYTES_MAX, TEXT_BYTES_MAX};
+use super::{DecodeInput, Members, NAME_BYTES_MAX, TEXT_BYTES_MAX};
 use crate::InputError;
 
 /// Ids, digests and times of a program.
@@ -96,7 +96,7 @@ const PROPOSAL_MEMBERS: [&str; 6] = [
 ];
 
 /// Refuses members that are not known, where one that is misspelt would weaken what is asked for.
-pub(super) fn only(members: &Members<'_>, known: &[&str]) -> Result<(), InputError> {
+pub(super) fn refuse_unknown(members: &Members<'_>, known: &[&str]) -> Result<(), InputError> {
     let mut names = members.map().keys();
     match names.find(|name| !known.contains(&name.as_str())) {
         None => Ok(()),
@@ -108,9 +108,9 @@ pub(super) fn only(members: &Members<'_>, known: &[&str]) -> Result<(), InputErr
 ///
 /// # Errors
 /// Names the member that is wrong.
-pub fn create_governed(incoming: &Incoming<'_>) -> Result<Request, InputError> {
+pub fn create_governed(incoming: &DecodeInput<'_>) -> Result<Request, InputError> {
     let members = incoming.members();
-    only(&members, &SESSION_MEMBERS)?;
+    refuse_unknown(&members, &SESSION_MEMBERS)?;
     let session_id = members.string_or_null("session_id", WORD_BYTES_MAX)?;
     if session_id.as_deref().is_some_and(|id| !is_governed_id(id)) {
         let message = "has 1 to 128 letters, digits, `.`, `_`, `:`, `-`";
@@ -237,7 +237,10 @@ pub(super) fn digest(members: &Members<'_>, name: &str) -> Result<Option<Digest>
     }
 }
 
-pub(super) fn act(incoming: &Incoming<'_>, operation: GovernedOperation) -> Request {
+pub(super) fn session_operation(
+    incoming: &DecodeInput<'_>,
+    operation: GovernedOperation,
+) -> Request {
     Request::Govern(Govern::Do {
         session: incoming.param("session_id").unwrap_or_default().to_owned(),
         workspace_id: None,
@@ -249,9 +252,9 @@ pub(super) fn act(incoming: &Incoming<'_>, operation: GovernedOperation) -> Requ
 ///
 /// # Errors
 /// Names the member that is wrong.
-pub fn preflight(incoming: &Incoming<'_>) -> Result<Request, InputError> {
+pub fn preflight(incoming: &DecodeInput<'_>) -> Result<Request, InputError> {
     let members = incoming.members();
-    only(&members, &PREFLIGHT_MEMBERS)?;
+    refuse_unknown(&members, &PREFLIGHT_MEMBERS)?;
     let tools = many(&members, "offered_tools", TOOLS_MAX)?;
     let request = members
         .map()
@@ -289,7 +292,10 @@ pub fn preflight(incoming: &Incoming<'_>) -> Result<Request, InputError> {
         forced_tool: members.string_or_null("forced_tool", TOOL_BYTES_MAX)?,
         request: request.cloned(),
     };
-    Ok(act(incoming, GovernedOperation::Preflight(preflight)))
+    Ok(session_operation(
+        incoming,
+        GovernedOperation::Preflight(preflight),
+    ))
 }
 
 /// Finds the schemas of a tool in the request of a model provider: a function of OpenAI, a tool of Anthropic or MCP. A tool that
@@ -347,16 +353,16 @@ fn schemas_of(tool: &Value) -> Vec<Value> {
     found.collect()
 }
 
-fn offered(item: &Value, place: String) -> Result<Offered, InputError> {
+fn offered(item: &Value, place: String) -> Result<ToolOffer, InputError> {
     match item {
-        Value::String(name) => Ok(Offered {
+        Value::String(name) => Ok(ToolOffer {
             name: name.clone(),
             schema: None,
             hosted: false,
         }),
         Value::Object(map) => {
             let tool = Members::at(map, place);
-            Ok(Offered {
+            Ok(ToolOffer {
                 name: tool.required_string("name", WORD_BYTES_MAX)?,
                 schema: None,
                 hosted: tool.boolean("hosted")?.unwrap_or_default(),
@@ -382,9 +388,9 @@ fn many<'a>(members: &Members<'a>, name: &str, len_max: usize) -> Result<&'a [Va
 ///
 /// # Errors
 /// Names the member that is wrong.
-pub fn propose(incoming: &Incoming<'_>) -> Result<Request, InputError> {
+pub fn propose(incoming: &DecodeInput<'_>) -> Result<Request, InputError> {
     let members = incoming.members();
-    only(&members, &PROPOSAL_MEMBERS)?;
+    refuse_unknown(&members, &PROPOSAL_MEMBERS)?;
     let calls = many(&members, "tool_calls", CALLS_MAX)?;
     let calls = calls.iter().enumerate().map(|(index, item)| {
         let place = members.param(&format!("tool_calls.{index}"));
@@ -412,7 +418,10 @@ pub fn propose(incoming: &Incoming<'_>) -> Result<Request, InputError> {
             ),
         });
     }
-    Ok(act(incoming, GovernedOperation::Propose(proposal)))
+    Ok(session_operation(
+        incoming,
+        GovernedOperation::Propose(proposal),
+    ))
 }
 
 /// Reads why the model stopped, in the words of any provider. A word that nobody knows may mean that the answer is not whole.
@@ -436,7 +445,7 @@ fn finish_reason(members: &Members<'_>) -> Result<&'static str, InputError> {
 
 fn proposed(item: &Value, place: String) -> Result<ProposedTool, InputError> {
     let call = Members::within(item, place)?;
-    only(&call, &CALL_MEMBERS)?;
+    refuse_unknown(&call, &CALL_MEMBERS)?;
     let arguments = match call.map().get("arguments") {
         Some(Value::String(text)) => text.clone(),
         // Whoever parsed them already has lost what a text would show; what is left is written canonically.
@@ -465,7 +474,7 @@ fn usage(members: &Members<'_>) -> Result<Option<ProposalUsage>, InputError> {
     };
     let used = Members::at(given, members.param("usage"));
     // What is not understood is not counted, and a limit on costs would not see it.
-    only(&used, &USAGE_MEMBERS)?;
+    refuse_unknown(&used, &USAGE_MEMBERS)?;
     let count = |short: &str, long: &str| match used.count(short)? {
         Some(count) => Ok(Some(count)),
         None => used.count(long),
@@ -490,9 +499,9 @@ fn usage(members: &Members<'_>) -> Result<Option<ProposalUsage>, InputError> {
 ///
 /// # Errors
 /// Names the member that is wrong.
-pub fn report(incoming: &Incoming<'_>) -> Result<Request, InputError> {
+pub fn report(incoming: &DecodeInput<'_>) -> Result<Request, InputError> {
     let members = incoming.members();
-    only(&members, &REPORT_MEMBERS)?;
+    refuse_unknown(&members, &REPORT_MEMBERS)?;
     let outcome = members.word("outcome", &OUTCOMES, |word| {
         Some(match word {
             "success" => ReportedOutcome::Success,
@@ -519,54 +528,63 @@ pub fn report(incoming: &Incoming<'_>) -> Result<Request, InputError> {
         ended_at: members.string_or_null("ended_at", WORD_BYTES_MAX)?,
         error_code: members.string_or_null("error_code", WORD_BYTES_MAX)?,
     };
-    Ok(act(incoming, GovernedOperation::Report(report)))
+    Ok(session_operation(
+        incoming,
+        GovernedOperation::Report(report),
+    ))
 }
 
 /// Reads a label.
 ///
 /// # Errors
 /// Names the member that is wrong.
-pub fn add_label(incoming: &Incoming<'_>) -> Result<Request, InputError> {
+pub fn add_label(incoming: &DecodeInput<'_>) -> Result<Request, InputError> {
     let label = incoming
         .members()
         .required_string("label", TEXT_BYTES_MAX)?;
-    Ok(act(incoming, GovernedOperation::AddLabel { label }))
+    Ok(session_operation(
+        incoming,
+        GovernedOperation::AddLabel { label },
+    ))
 }
 
 /// Reads a manual tool filter; null clears it.
 ///
 /// # Errors
 /// Names the member that is wrong.
-pub fn set_filter(incoming: &Incoming<'_>) -> Result<Request, InputError> {
+pub fn set_filter(incoming: &DecodeInput<'_>) -> Result<Request, InputError> {
     let members = incoming.members();
     let tools = match members.map().get("tools") {
         None => return Err(members.missing("tools")),
         Some(Value::Null) => None,
         Some(_) => members.strings("tools", TOOLS_MAX, TOOL_BYTES_MAX)?,
     };
-    Ok(act(incoming, GovernedOperation::SetFilter { tools }))
+    Ok(session_operation(
+        incoming,
+        GovernedOperation::SetFilter { tools },
+    ))
 }
 
 /// Reads the report of a call around the session.
 ///
 /// # Errors
 /// Names the member that is wrong.
-pub fn report_bypass(incoming: &Incoming<'_>) -> Result<Request, InputError> {
+pub fn report_bypass(incoming: &DecodeInput<'_>) -> Result<Request, InputError> {
     let members = incoming.members();
     let operation = GovernedOperation::ReportBypass {
         detected_at: members.string_or_null("detected_at", WORD_BYTES_MAX)?,
         detail: members.string_or_null("detail", TEXT_BYTES_MAX)?,
     };
-    Ok(act(incoming, operation))
+    Ok(session_operation(incoming, operation))
 }
 
 /// Reads a decision about a proposal.
 ///
 /// # Errors
 /// Names the member that is wrong.
-pub fn approve(incoming: &Incoming<'_>) -> Result<Request, InputError> {
+pub fn approve(incoming: &DecodeInput<'_>) -> Result<Request, InputError> {
     let members = incoming.members();
-    only(&members, &["decision", "decided_by", "reason"])?;
+    refuse_unknown(&members, &["decision", "decided_by", "reason"])?;
     let approve = members.word("decision", &DECISIONS, |word| Some(word == "approve"))?;
     let decide = Decide {
         proposal_id: incoming.param("proposal_id").unwrap_or_default().to_owned(),
@@ -574,35 +592,41 @@ pub fn approve(incoming: &Incoming<'_>) -> Result<Request, InputError> {
         decided_by: members.required_string("decided_by", TEXT_BYTES_MAX)?,
         reason: members.string_or_null("reason", TEXT_BYTES_MAX)?,
     };
-    Ok(act(incoming, GovernedOperation::Decide(decide)))
+    Ok(session_operation(
+        incoming,
+        GovernedOperation::Decide(decide),
+    ))
 }
 
 /// Reads why a session is stopped for good.
 ///
 /// # Errors
 /// Names the member that is wrong.
-pub fn kill(incoming: &Incoming<'_>) -> Result<Request, InputError> {
+pub fn kill(incoming: &DecodeInput<'_>) -> Result<Request, InputError> {
     let reason = incoming
         .members()
         .string_or_null("reason", TEXT_BYTES_MAX)?;
-    Ok(act(incoming, GovernedOperation::Kill { reason }))
+    Ok(session_operation(
+        incoming,
+        GovernedOperation::Kill { reason },
+    ))
 }
 
 /// Reads which session is ended in order.
 ///
 /// # Errors
 /// None: the path says it.
-pub fn restore(incoming: &Incoming<'_>) -> Result<Request, InputError> {
-    Ok(act(incoming, GovernedOperation::Restore))
+pub fn restore(incoming: &DecodeInput<'_>) -> Result<Request, InputError> {
+    Ok(session_operation(incoming, GovernedOperation::Restore))
 }
 
 /// Reads a sign of life.
 ///
 /// # Errors
 /// Names the member that is wrong.
-pub fn heartbeat(incoming: &Incoming<'_>) -> Result<Request, InputError> {
+pub fn heartbeat(incoming: &DecodeInput<'_>) -> Result<Request, InputError> {
     let members = incoming.members();
-    only(
+    refuse_unknown(
         &members,
         &["controlRevision", "control_revision", "started"],
     )?;
@@ -612,23 +636,29 @@ pub fn heartbeat(incoming: &Incoming<'_>) -> Result<Request, InputError> {
     let started = many(&members, "started", CALLS_MAX)?;
     let started = started.iter().enumerate().map(|(index, item)| {
         let call = Members::within(item, members.param(&format!("started.{index}")))?;
-        only(&call, &["proposal_id", "call_id"])?;
+        refuse_unknown(&call, &["proposal_id", "call_id"])?;
         Ok(StartedCall {
             proposal_id: call.required_string("proposal_id", WORD_BYTES_MAX)?,
             call_id: call.required_string("call_id", WORD_BYTES_MAX)?,
         })
     });
     let started = started.collect::<Result<_, _>>()?;
-    Ok(act(incoming, GovernedOperation::Heartbeat { started }))
+    Ok(session_operation(
+        incoming,
+        GovernedOperation::Heartbeat { started },
+    ))
 }
 
 /// Reads records of calls.
 ///
 /// # Errors
 /// Names the member that is wrong.
-pub fn capture(incoming: &Incoming<'_>) -> Result<Request, InputError> {
+pub fn capture(incoming: &DecodeInput<'_>) -> Result<Request, InputError> {
     let captures = captures(incoming.body)?;
-    Ok(act(incoming, GovernedOperation::Capture { captures }))
+    Ok(session_operation(
+        incoming,
+        GovernedOperation::Capture { captures },
+    ))
 }
 
 /// Reads the records of calls that a body holds.

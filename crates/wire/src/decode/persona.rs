@@ -7,7 +7,7 @@ use domain::{
 };
 
 use super::{
-    Incoming, LIST_LEN_MAX, Members, NAME_BYTES_MAX, PROMPT_BYTES_MAX, SUMMARY_BYTES_MAX,
+    DecodeInput, LIST_LEN_MAX, Members, NAME_BYTES_MAX, PROMPT_BYTES_MAX, SUMMARY_BYTES_MAX,
     TEXT_BYTES_MAX, unserved,
 };
 use crate::InputError;
@@ -24,7 +24,7 @@ const LIMIT_MEMBERS: [&str; 4] = [
 ///
 /// # Errors
 /// Names the member that is missing or wrong.
-pub fn create_persona(incoming: &Incoming<'_>) -> Result<Request, InputError> {
+pub fn create_persona(incoming: &DecodeInput<'_>) -> Result<Request, InputError> {
     let members = incoming.members();
     if members.has("module_ref") {
         let message = "names a module to run, and this server runs none: leave it out and name a \
@@ -75,7 +75,7 @@ pub fn create_persona(incoming: &Incoming<'_>) -> Result<Request, InputError> {
 ///
 /// # Errors
 /// Names the member that is wrong.
-pub fn update_persona(incoming: &Incoming<'_>) -> Result<Request, InputError> {
+pub fn update_persona(incoming: &DecodeInput<'_>) -> Result<Request, InputError> {
     let members = incoming.members();
     let change = PersonaChange {
         description: members.string("description", SUMMARY_BYTES_MAX)?,
@@ -181,8 +181,8 @@ mod tests {
         })
     }
 
-    fn incoming<'a>(params: &'a [(String, String)], body: &'a Value) -> Incoming<'a> {
-        Incoming {
+    fn incoming<'a>(params: &'a [(String, String)], body: &'a Value) -> DecodeInput<'a> {
+        DecodeInput {
             params,
             body: body.as_object().unwrap(),
             settings: crate::decode::Settings {

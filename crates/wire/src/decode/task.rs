@@ -7,7 +7,7 @@ use domain::{
 };
 use serde_json::json;
 
-use super::{Incoming, Members, PARTS_MAX, SUMMARY_BYTES_MAX, TEXT_BYTES_MAX, unserved};
+use super::{DecodeInput, Members, PARTS_MAX, SUMMARY_BYTES_MAX, TEXT_BYTES_MAX, unserved};
 use crate::InputError;
 
 const ROLES: [&str; 5] = ["user", "assistant", "system", "tool", "agent"];
@@ -24,7 +24,7 @@ pub(crate) const CLASSES: [&str; 6] = ["read", "write", "exec", "net", "llm", "c
 ///
 /// # Errors
 /// Names the member that is wrong.
-pub fn create_session(incoming: &Incoming<'_>) -> Result<Request, InputError> {
+pub fn create_session(incoming: &DecodeInput<'_>) -> Result<Request, InputError> {
     let members = incoming.members();
     for name in ["vault_ids", "memory_ids", "skill_ids"] {
         members.names(name)?;
@@ -56,7 +56,7 @@ pub fn create_session(incoming: &Incoming<'_>) -> Result<Request, InputError> {
 ///
 /// # Errors
 /// Names the member that is wrong.
-pub fn update_session(incoming: &Incoming<'_>) -> Result<Request, InputError> {
+pub fn update_session(incoming: &DecodeInput<'_>) -> Result<Request, InputError> {
     let members = incoming.members();
     let update = UpdateSession {
         id: incoming.session_id()?,
@@ -72,7 +72,7 @@ pub fn update_session(incoming: &Incoming<'_>) -> Result<Request, InputError> {
 ///
 /// # Errors
 /// It has no such id.
-pub fn close_session(incoming: &Incoming<'_>) -> Result<Request, InputError> {
+pub fn close_session(incoming: &DecodeInput<'_>) -> Result<Request, InputError> {
     Ok(Request::CloseSession(incoming.session_id()?))
 }
 
@@ -101,7 +101,7 @@ fn model_policy(members: &Members<'_>) -> Result<Option<Option<Value>>, InputErr
 ///
 /// # Errors
 /// Names the member that is wrong.
-pub fn fork_session(incoming: &Incoming<'_>) -> Result<Request, InputError> {
+pub fn fork_session(incoming: &DecodeInput<'_>) -> Result<Request, InputError> {
     let members = incoming.members();
     Ok(Request::ForkSession {
         id: incoming.session_id()?,
@@ -115,7 +115,7 @@ pub fn fork_session(incoming: &Incoming<'_>) -> Result<Request, InputError> {
 ///
 /// # Errors
 /// Names the member that is missing or wrong.
-pub fn truncate_session(incoming: &Incoming<'_>) -> Result<Request, InputError> {
+pub fn truncate_session(incoming: &DecodeInput<'_>) -> Result<Request, InputError> {
     let members = incoming.members();
     Ok(Request::TruncateSession {
         id: incoming.session_id()?,
@@ -128,7 +128,7 @@ pub fn truncate_session(incoming: &Incoming<'_>) -> Result<Request, InputError> 
 ///
 /// # Errors
 /// The Session has no such id.
-pub fn replay_session(incoming: &Incoming<'_>) -> Result<Request, InputError> {
+pub fn replay_session(incoming: &DecodeInput<'_>) -> Result<Request, InputError> {
     bounded_remarks(incoming)?;
     Ok(Request::ReplaySession(ReplaySession {
         id: incoming.session_id()?,
@@ -141,7 +141,7 @@ pub fn replay_session(incoming: &Incoming<'_>) -> Result<Request, InputError> {
 ///
 /// # Errors
 /// The Task has no such id.
-pub fn replay_task(incoming: &Incoming<'_>) -> Result<Request, InputError> {
+pub fn replay_task(incoming: &DecodeInput<'_>) -> Result<Request, InputError> {
     bounded_remarks(incoming)?;
     Ok(Request::ReplayTask(ReplayTask {
         id: incoming.task_id()?,
@@ -152,7 +152,7 @@ pub fn replay_task(incoming: &Incoming<'_>) -> Result<Request, InputError> {
 }
 
 /// What a caller adds to a replay of his own accord is as long as elsewhere.
-fn bounded_remarks(incoming: &Incoming<'_>) -> Result<(), InputError> {
+fn bounded_remarks(incoming: &DecodeInput<'_>) -> Result<(), InputError> {
     let members = incoming.members();
     members.string_or_null("reason", TEXT_BYTES_MAX)?;
     match members.map().get("metadata") {
@@ -165,7 +165,7 @@ fn bounded_remarks(incoming: &Incoming<'_>) -> Result<(), InputError> {
 ///
 /// # Errors
 /// The Task has no such id, or a member is wrong.
-pub fn retry_task(incoming: &Incoming<'_>) -> Result<Request, InputError> {
+pub fn retry_task(incoming: &DecodeInput<'_>) -> Result<Request, InputError> {
     let members = incoming.members();
     let mut body = Map::new();
     if let Some(reason) = members.string("reason", TEXT_BYTES_MAX)? {
@@ -185,7 +185,7 @@ pub fn retry_task(incoming: &Incoming<'_>) -> Result<Request, InputError> {
 ///
 /// # Errors
 /// Names the member that is missing or wrong.
-pub fn submit_task(incoming: &Incoming<'_>) -> Result<Request, InputError> {
+pub fn submit_task(incoming: &DecodeInput<'_>) -> Result<Request, InputError> {
     let path_session = match incoming.param("session_id") {
         None => None,
         Some(_) => Some(incoming.session_id()?),
@@ -230,7 +230,7 @@ pub fn submit_task(incoming: &Incoming<'_>) -> Result<Request, InputError> {
 ///
 /// # Errors
 /// The reason is not text.
-pub fn cancel_task(incoming: &Incoming<'_>) -> Result<Request, InputError> {
+pub fn cancel_task(incoming: &DecodeInput<'_>) -> Result<Request, InputError> {
     Ok(Request::CancelTask {
         id: incoming.task_id()?,
         reason: incoming
@@ -243,7 +243,7 @@ pub fn cancel_task(incoming: &Incoming<'_>) -> Result<Request, InputError> {
 ///
 /// # Errors
 /// Names the member that is missing or wrong.
-pub fn respond_permission(incoming: &Incoming<'_>) -> Result<Request, InputError> {
+pub fn respond_permission(incoming: &DecodeInput<'_>) -> Result<Request, InputError> {
     let members = incoming.members();
     let approved = members.boolean("approved")?;
     let outcome = members.word("outcome", &OUTCOMES, |word| {
@@ -298,7 +298,7 @@ pub fn respond_permission(incoming: &Incoming<'_>) -> Result<Request, InputError
 ///
 /// # Errors
 /// Names the member that is missing or wrong.
-pub fn append_message(incoming: &Incoming<'_>) -> Result<Request, InputError> {
+pub fn append_message(incoming: &DecodeInput<'_>) -> Result<Request, InputError> {
     Ok(Request::AppendMessage {
         session_id: incoming.session_id()?,
         message: message(&incoming.members())?,
@@ -309,7 +309,7 @@ pub fn append_message(incoming: &Incoming<'_>) -> Result<Request, InputError> {
 ///
 /// # Errors
 /// Names the member that is missing or wrong.
-pub fn task_message(incoming: &Incoming<'_>) -> Result<Request, InputError> {
+pub fn task_message(incoming: &DecodeInput<'_>) -> Result<Request, InputError> {
     let members = incoming.members();
     let kind = members
         .word("kind", &TASK_MESSAGE_KINDS, |word| match word {

@@ -14,12 +14,12 @@ pub struct Unserved {
     /// The member.
     pub member: &'static str,
     /// Why it is refused.
-    pub why: Why,
+    pub why: Reason,
 }
 
 /// Why a member is refused.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Why {
+pub enum Reason {
     /// Nothing here enforces it.
     NotEnforced,
     /// It is fixed when the resource is made.
@@ -29,90 +29,106 @@ pub enum Why {
     Lists(&'static str),
 }
 
-const fn row(body: &'static str, member: &'static str, why: Why) -> Unserved {
+const fn row(body: &'static str, member: &'static str, why: Reason) -> Unserved {
     Unserved { body, member, why }
 }
 
 /// Every such member of every body.
 pub const UNSERVED: &[Unserved] = &[
-    row("CreatePersonaRequest", "triggers", Why::NotEnforced),
-    row("CreatePersonaRequest", "schedules", Why::NotEnforced),
-    row("CreatePersonaRequest", "handoffs", Why::NotEnforced),
-    row("CreatePersonaRequest", "context_packs", Why::NotEnforced),
-    row("CreatePersonaRequest", "evals", Why::NotEnforced),
-    row("CreatePersonaRequest", "model_policy", Why::NotEnforced),
-    row("CreatePersonaRequest", "rollout_policy", Why::NotEnforced),
-    row("CreatePersonaRequest", "quota_id", Why::NotEnforced),
-    row("UpdatePersonaRequest", "quota_id", Why::NotEnforced),
-    row("UpdatePersonaRequest", "name", Why::Fixed),
-    row("UpdatePersonaRequest", "version", Why::Fixed),
-    row("UpdatePersonaRequest", "module_ref", Why::Fixed),
-    row("UpdatePersonaRequest", "entry_workflow", Why::Fixed),
-    row("UpdatePersonaRequest", "autonomy_tier", Why::Fixed),
-    row("UpdatePersonaRequest", "tools", Why::Fixed),
-    row("UpdatePersonaRequest", "capabilities", Why::Fixed),
-    row("UpdatePersonaRequest", "triggers", Why::Fixed),
-    row("UpdatePersonaRequest", "schedules", Why::Fixed),
-    row("UpdatePersonaRequest", "handoffs", Why::Fixed),
-    row("UpdatePersonaRequest", "context_packs", Why::Fixed),
-    row("UpdatePersonaRequest", "evals", Why::Fixed),
-    row("UpdatePersonaRequest", "owner", Why::Fixed),
-    row("UpdatePersonaRequest", "model_policy", Why::Fixed),
-    row("UpdatePersonaRequest", "rollout_policy", Why::Fixed),
-    row("UpdatePersonaRequest", "system_prompt", Why::Fixed),
-    row("UpdatePersonaRequest", "model", Why::Fixed),
-    row("UpdatePersonaRequest", "limits", Why::Fixed),
-    row("UpdatePersonaRequest", "contracts", Why::Fixed),
-    row("UpdatePersonaRequest", "memory", Why::Fixed),
-    row("UpdatePersonaRequest", "isolated_replay", Why::Fixed),
-    row("UpdatePersonaRequest", "forbids_replay", Why::Fixed),
-    row("CreateWorkspaceRequest", "image", Why::NotEnforced),
-    row("CreateWorkspaceRequest", "packages", Why::NotEnforced),
-    row("CreateWorkspaceRequest", "network_policy", Why::NotEnforced),
+    row("CreatePersonaRequest", "triggers", Reason::NotEnforced),
+    row("CreatePersonaRequest", "schedules", Reason::NotEnforced),
+    row("CreatePersonaRequest", "handoffs", Reason::NotEnforced),
+    row("CreatePersonaRequest", "context_packs", Reason::NotEnforced),
+    row("CreatePersonaRequest", "evals", Reason::NotEnforced),
+    row("CreatePersonaRequest", "model_policy", Reason::NotEnforced),
+    row(
+        "CreatePersonaRequest",
+        "rollout_policy",
+        Reason::NotEnforced,
+    ),
+    row("CreatePersonaRequest", "quota_id", Reason::NotEnforced),
+    row("UpdatePersonaRequest", "quota_id", Reason::NotEnforced),
+    row("UpdatePersonaRequest", "name", Reason::Fixed),
+    row("UpdatePersonaRequest", "version", Reason::Fixed),
+    row("UpdatePersonaRequest", "module_ref", Reason::Fixed),
+    row("UpdatePersonaRequest", "entry_workflow", Reason::Fixed),
+    row("UpdatePersonaRequest", "autonomy_tier", Reason::Fixed),
+    row("UpdatePersonaRequest", "tools", Reason::Fixed),
+    row("UpdatePersonaRequest", "capabilities", Reason::Fixed),
+    row("UpdatePersonaRequest", "triggers", Reason::Fixed),
+    row("UpdatePersonaRequest", "schedules", Reason::Fixed),
+    row("UpdatePersonaRequest", "handoffs", Reason::Fixed),
+    row("UpdatePersonaRequest", "context_packs", Reason::Fixed),
+    row("UpdatePersonaRequest", "evals", Reason::Fixed),
+    row("UpdatePersonaRequest", "owner", Reason::Fixed),
+    row("UpdatePersonaRequest", "model_policy", Reason::Fixed),
+    row("UpdatePersonaRequest", "rollout_policy", Reason::Fixed),
+    row("UpdatePersonaRequest", "system_prompt", Reason::Fixed),
+    row("UpdatePersonaRequest", "model", Reason::Fixed),
+    row("UpdatePersonaRequest", "limits", Reason::Fixed),
+    row("UpdatePersonaRequest", "contracts", Reason::Fixed),
+    row("UpdatePersonaRequest", "memory", Reason::Fixed),
+    row("UpdatePersonaRequest", "isolated_replay", Reason::Fixed),
+    row("UpdatePersonaRequest", "forbids_replay", Reason::Fixed),
+    row("CreateWorkspaceRequest", "image", Reason::NotEnforced),
+    row("CreateWorkspaceRequest", "packages", Reason::NotEnforced),
+    row(
+        "CreateWorkspaceRequest",
+        "network_policy",
+        Reason::NotEnforced,
+    ),
     row(
         "CreateWorkspaceRequest",
         "sandbox_backend",
-        Why::NotEnforced,
+        Reason::NotEnforced,
     ),
-    row("UpdateWorkspaceRequest", "quota_id", Why::NotEnforced),
-    row("UpdateWorkspaceRequest", "root", Why::Fixed),
-    row("UpdateWorkspaceRequest", "default_branch_id", Why::Fixed),
-    row("UpdateWorkspaceRequest", "image", Why::Fixed),
-    row("UpdateWorkspaceRequest", "packages", Why::Fixed),
-    row("UpdateWorkspaceRequest", "network_policy", Why::Fixed),
-    row("UpdateWorkspaceRequest", "sandbox_backend", Why::Fixed),
-    row("CreateSessionRequest", "mode_id", Why::NotEnforced),
-    row("CreateSessionRequest", "model_policy", Why::NotEnforced),
-    row("CreateSessionRequest", "vault_ids", Why::Lists("vault")),
-    row("CreateSessionRequest", "memory_ids", Why::Lists("memory")),
-    row("CreateSessionRequest", "skill_ids", Why::Lists("skill")),
-    row("UpdateSessionRequest", "model_policy", Why::NotEnforced),
-    row("UpdateSessionRequest", "mode_id", Why::Fixed),
-    row("UpdateSessionRequest", "persona_id", Why::Fixed),
-    row("UpdateSessionRequest", "workspace_id", Why::Fixed),
-    row("UpdateSessionRequest", "vault_ids", Why::Fixed),
-    row("UpdateSessionRequest", "memory_ids", Why::Fixed),
-    row("UpdateSessionRequest", "skill_ids", Why::Fixed),
-    row("PermissionResponseRequest", "remember", Why::NotEnforced),
-    row("PermissionResponseRequest", "expires_at", Why::NotEnforced),
+    row("UpdateWorkspaceRequest", "quota_id", Reason::NotEnforced),
+    row("UpdateWorkspaceRequest", "root", Reason::Fixed),
+    row("UpdateWorkspaceRequest", "default_branch_id", Reason::Fixed),
+    row("UpdateWorkspaceRequest", "image", Reason::Fixed),
+    row("UpdateWorkspaceRequest", "packages", Reason::Fixed),
+    row("UpdateWorkspaceRequest", "network_policy", Reason::Fixed),
+    row("UpdateWorkspaceRequest", "sandbox_backend", Reason::Fixed),
+    row("CreateSessionRequest", "mode_id", Reason::NotEnforced),
+    row("CreateSessionRequest", "model_policy", Reason::NotEnforced),
+    row("CreateSessionRequest", "vault_ids", Reason::Lists("vault")),
+    row(
+        "CreateSessionRequest",
+        "memory_ids",
+        Reason::Lists("memory"),
+    ),
+    row("CreateSessionRequest", "skill_ids", Reason::Lists("skill")),
+    row("UpdateSessionRequest", "model_policy", Reason::NotEnforced),
+    row("UpdateSessionRequest", "mode_id", Reason::Fixed),
+    row("UpdateSessionRequest", "persona_id", Reason::Fixed),
+    row("UpdateSessionRequest", "workspace_id", Reason::Fixed),
+    row("UpdateSessionRequest", "vault_ids", Reason::Fixed),
+    row("UpdateSessionRequest", "memory_ids", Reason::Fixed),
+    row("UpdateSessionRequest", "skill_ids", Reason::Fixed),
+    row("PermissionResponseRequest", "remember", Reason::NotEnforced),
+    row(
+        "PermissionResponseRequest",
+        "expires_at",
+        Reason::NotEnforced,
+    ),
     row(
         "PermissionResponseRequest",
         "action_pattern",
-        Why::NotEnforced,
+        Reason::NotEnforced,
     ),
     row(
         "PermissionResponseRequest",
         "target_pattern",
-        Why::NotEnforced,
+        Reason::NotEnforced,
     ),
 ];
 
 impl Unserved {
     /// True when a value of this member asks for something.
-    pub fn asks(&self, value: &Value) -> bool {
+    pub fn is_requested(&self, value: &Value) -> bool {
         match value {
             Value::Null => false,
-            Value::Bool(said) => *said || self.why == Why::Fixed,
+            Value::Bool(said) => *said || self.why == Reason::Fixed,
             Value::String(text) => !text.is_empty(),
             Value::Array(items) => !items.is_empty(),
             Value::Object(members) => !members.is_empty(),
@@ -123,14 +139,14 @@ impl Unserved {
     /// Says no, by name.
     pub fn refusal(&self) -> InputError {
         let (reason, message) = match self.why {
-            Why::Fixed => (
+            Reason::Fixed => (
                 "fixed",
                 format!(
                     "`{}` is fixed when the resource is made and cannot be changed",
                     self.member
                 ),
             ),
-            Why::NotEnforced | Why::Lists(_) => (
+            Reason::NotEnforced | Reason::Lists(_) => (
                 "not_enforced",
                 format!(
                     "this server does not enforce `{}`: leave it out",
@@ -147,7 +163,7 @@ impl Unserved {
 }
 
 /// Returns the rows of a body's members that ask for something.
-pub fn asked<'a>(
+pub fn requested_unserved<'a>(
     body: &'a str,
     members: &'a canon::Map<String, Value>,
 ) -> impl Iterator<Item = (&'static Unserved, &'a Value)> {
@@ -155,13 +171,13 @@ pub fn asked<'a>(
         .iter()
         .filter(move |row| row.body == body)
         .filter_map(|row| members.get(row.member).map(|value| (row, value)))
-        .filter(|(row, value)| row.asks(value))
+        .filter(|(row, value)| row.is_requested(value))
 }
 
 /// Refuses a body that asks for what is not served; ids that have to be looked up are left to whoever can.
 pub(super) fn refuse(body: &str, members: &Members<'_>) -> Result<(), InputError> {
-    let refused = asked(body, members.map())
-        .find(|(row, _)| matches!(row.why, Why::NotEnforced | Why::Fixed));
+    let refused = requested_unserved(body, members.map())
+        .find(|(row, _)| matches!(row.why, Reason::NotEnforced | Reason::Fixed));
     match refused {
         None => Ok(()),
         Some((row, _)) => Err(row.refusal()),

@@ -5,8 +5,8 @@ use domain::{
     WorkspaceId, is_governed_id,
 };
 
-use super::governed::{TOOLS_MAX, WORD_BYTES_MAX, act, digest, file, only};
-use super::{Incoming, Members, NAME_BYTES_MAX};
+use super::governed::{TOOLS_MAX, WORD_BYTES_MAX, digest, file, refuse_unknown, session_operation};
+use super::{DecodeInput, Members, NAME_BYTES_MAX};
 use crate::InputError;
 
 /// The id of a handoff contains that of its workflow.
@@ -18,9 +18,9 @@ pub(crate) const HANDOFF_SUMMARY_BYTES_MAX: usize = 16 * 1024;
 ///
 /// # Errors
 /// Names the member that is wrong.
-pub fn create_workflow(incoming: &Incoming<'_>) -> Result<Request, InputError> {
+pub fn create_workflow(incoming: &DecodeInput<'_>) -> Result<Request, InputError> {
     let members = incoming.members();
-    only(
+    refuse_unknown(
         &members,
         &[
             "workflow_id",
@@ -49,7 +49,7 @@ pub(super) fn place(members: &Members<'_>) -> Result<Option<NewPlace>, InputErro
         return Ok(None);
     };
     let inner = Members::at(given, members.param("workflow"));
-    only(
+    refuse_unknown(
         &inner,
         &[
             "type",
@@ -113,9 +113,9 @@ fn source(members: &Members<'_>) -> Result<Option<domain::ContractText>, InputEr
 ///
 /// # Errors
 /// Names the member that is wrong.
-pub fn offer_handoff(incoming: &Incoming<'_>) -> Result<Request, InputError> {
+pub fn offer_handoff(incoming: &DecodeInput<'_>) -> Result<Request, InputError> {
     let members = incoming.members();
-    only(
+    refuse_unknown(
         &members,
         &["to_role", "summary", "carry", "expires_in_seconds"],
     )?;
@@ -129,10 +129,10 @@ pub fn offer_handoff(incoming: &Incoming<'_>) -> Result<Request, InputError> {
         carry: carry.unwrap_or_default(),
         expires_in_seconds: members.count("expires_in_seconds")?,
     };
-    Ok(act(incoming, GovernedOperation::Offer(offer)))
+    Ok(session_operation(incoming, GovernedOperation::Offer(offer)))
 }
 
-fn on_handoff(incoming: &Incoming<'_>, action: HandoffAction) -> Request {
+fn on_handoff(incoming: &DecodeInput<'_>, action: HandoffAction) -> Request {
     Request::Govern(Govern::Handoff {
         handoff_id: incoming.param("handoff_id").unwrap_or_default().to_owned(),
         workspace_id: None,
@@ -144,7 +144,7 @@ fn on_handoff(incoming: &Incoming<'_>, action: HandoffAction) -> Request {
 ///
 /// # Errors
 /// Names the member that is wrong.
-pub fn accept_handoff(incoming: &Incoming<'_>) -> Result<Request, InputError> {
+pub fn accept_handoff(incoming: &DecodeInput<'_>) -> Result<Request, InputError> {
     let members = incoming.members();
     let session_id = members.string_or_null("session_id", WORD_BYTES_MAX)?;
     if session_id.as_deref().is_some_and(|id| !is_governed_id(id)) {
@@ -158,7 +158,7 @@ pub fn accept_handoff(incoming: &Incoming<'_>) -> Result<Request, InputError> {
 ///
 /// # Errors
 /// None: the path says it.
-pub fn decline_handoff(incoming: &Incoming<'_>) -> Result<Request, InputError> {
+pub fn decline_handoff(incoming: &DecodeInput<'_>) -> Result<Request, InputError> {
     Ok(on_handoff(incoming, HandoffAction::Decline))
 }
 
@@ -166,6 +166,6 @@ pub fn decline_handoff(incoming: &Incoming<'_>) -> Result<Request, InputError> {
 ///
 /// # Errors
 /// None: the path says it.
-pub fn cancel_handoff(incoming: &Incoming<'_>) -> Result<Request, InputError> {
+pub fn cancel_handoff(incoming: &DecodeInput<'_>) -> Result<Request, InputError> {
     Ok(on_handoff(incoming, HandoffAction::Cancel))
 }

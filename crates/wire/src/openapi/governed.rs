@@ -1,9 +1,9 @@
 //! What the description says of governed sessions. Their paths and bodies are those of a published API, beside the contract:
 //! no version header is asked for, and errors are problem documents.
 
-use super::operation::{Body::*, Gives::*, operations};
+use super::operation::{Body::*, ResponseKind::*, operations};
 use super::schema::{Schema, Shape::*, Type::*, opt, req};
-use crate::access::Place::*;
+use crate::access::WorkspaceRule::*;
 use crate::access::needs;
 use crate::decode;
 use crate::decode::governed::{
@@ -24,61 +24,61 @@ const WRITE: &[&str] = &["tasks:write"];
 operations! {
     post   "/api/v1/replay/sessions" createReplaySession Governance
         Json("ReplaySessionOpened") needs(&["sessions:write", "tasks:write"], InBody)
-        .takes(Required("CreateReplaySessionRequest")).decodes(decode::create_governed).with_status(201).or_status(&[200]);
+        .accepts(Required("CreateReplaySessionRequest")).decodes(decode::create_governed).with_status(201).or_status(&[200]);
     get    "/api/v1/replay/sessions/{session_id}" getReplaySession Governance
         Json("ReplaySessionState") needs(&["tasks:read"], Governed).query(&["include", "in_workspace"]);
     post   "/api/v1/replay/sessions/{session_id}/preflight" preflightReplayRequest Governance
         Json("ReplayPrepared") needs(WRITE, Governed)
-        .query(&["in_workspace"]).takes(Required("ReplayPreflightRequest")).decodes(decode::preflight);
+        .query(&["in_workspace"]).accepts(Required("ReplayPreflightRequest")).decodes(decode::preflight);
     post   "/api/v1/replay/sessions/{session_id}/proposals" proposeReplayResponse Governance
         Json("ReplayProposal") needs(WRITE, Governed)
-        .query(&["in_workspace"]).takes(Required("ReplayProposalRequest")).decodes(decode::propose);
+        .query(&["in_workspace"]).accepts(Required("ReplayProposalRequest")).decodes(decode::propose);
     get    "/api/v1/replay/sessions/{session_id}/proposals/{proposal_id}" getReplayProposal Governance
         Json("ReplayProposal") needs(&["tasks:read"], Governed).query(&["wait", "in_workspace"]);
     post   "/api/v1/replay/sessions/{session_id}/proposals/{proposal_id}/approve" approveReplayProposal Governance
         Json("ReplayApprovalAnswer") needs(&["approvals:write"], Governed)
-        .query(&["in_workspace"]).takes(Required("ReplayApprovalRequest")).decodes(decode::approve);
+        .query(&["in_workspace"]).accepts(Required("ReplayApprovalRequest")).decodes(decode::approve);
     post   "/api/v1/replay/sessions/{session_id}/receipts" reportReplayExecution Governance
         Json("ReplayReceiptAnswer") needs(WRITE, Governed)
-        .query(&["in_workspace"]).takes(Required("ReplayReceiptRequest")).decodes(decode::report);
+        .query(&["in_workspace"]).accepts(Required("ReplayReceiptRequest")).decodes(decode::report);
     post   "/api/v1/replay/sessions/{session_id}/labels" addReplayLabel Governance Json("ReplayLabels") needs(WRITE, Governed)
-        .query(&["in_workspace"]).takes(Required("ReplayLabelRequest")).decodes(decode::add_label);
+        .query(&["in_workspace"]).accepts(Required("ReplayLabelRequest")).decodes(decode::add_label);
     post   "/api/v1/replay/sessions/{session_id}/tool-filter" setReplayToolFilter Governance
         Json("ReplayControlAnswer") needs(WRITE, Governed)
-        .query(&["in_workspace"]).takes(Required("ReplayToolFilterRequest")).decodes(decode::set_filter);
+        .query(&["in_workspace"]).accepts(Required("ReplayToolFilterRequest")).decodes(decode::set_filter);
     post   "/api/v1/replay/sessions/{session_id}/report-bypass" reportReplayBypass Governance
         Json("ReplayBypassAnswer") needs(WRITE, Governed)
-        .query(&["in_workspace"]).takes(Optional("ReplayBypassRequest")).decodes(decode::report_bypass);
+        .query(&["in_workspace"]).accepts(Optional("ReplayBypassRequest")).decodes(decode::report_bypass);
     post   "/api/v1/replay/sessions/{session_id}/kill" killReplaySession Governance Json("ReplayKillAnswer") needs(WRITE, Governed)
-        .query(&["in_workspace"]).takes(Optional("ReplayKillRequest")).decodes(decode::kill);
+        .query(&["in_workspace"]).accepts(Optional("ReplayKillRequest")).decodes(decode::kill);
     post   "/api/v1/replay/sessions/{session_id}/restore" restoreReplaySession Governance
         Json("ReplaySessionState") needs(WRITE, Governed)
-        .query(&["in_workspace"]).takes(Optional("ReplayRestoreRequest")).decodes(decode::restore);
+        .query(&["in_workspace"]).accepts(Optional("ReplayRestoreRequest")).decodes(decode::restore);
     post   "/api/v1/replay/sessions/{session_id}/heartbeat" heartbeatReplaySession Governance
         Json("ReplayHeartbeatAnswer") needs(WRITE, Governed)
-        .query(&["in_workspace"]).takes(Optional("ReplayHeartbeatRequest")).decodes(decode::heartbeat);
+        .query(&["in_workspace"]).accepts(Optional("ReplayHeartbeatRequest")).decodes(decode::heartbeat);
     post   "/api/v1/replay/sessions/{session_id}/captures" captureReplayCalls Governance
         Json("ReplayCapturesAnswer") needs(WRITE, Governed)
-        .query(&["in_workspace"]).takes(Required("ReplayCapturesRequest")).decodes(decode::capture);
+        .query(&["in_workspace"]).accepts(Required("ReplayCapturesRequest")).decodes(decode::capture);
     post   "/api/v1/replay/sessions/{session_id}/handoffs" offerReplayHandoff Governance
         Json("ReplayHandoff") needs(WRITE, Governed)
-        .query(&["in_workspace"]).takes(Required("ReplayHandoffRequest")).decodes(decode::offer_handoff);
+        .query(&["in_workspace"]).accepts(Required("ReplayHandoffRequest")).decodes(decode::offer_handoff);
     post   "/api/v1/replay/handoffs/{handoff_id}/accept" acceptReplayHandoff Governance
         Json("ReplayHandoffAnswer") needs(WRITE, GovernedWorkflow)
-        .query(&["in_workspace"]).takes(Optional("ReplayAcceptRequest")).decodes(decode::accept_handoff);
+        .query(&["in_workspace"]).accepts(Optional("ReplayAcceptRequest")).decodes(decode::accept_handoff);
     post   "/api/v1/replay/handoffs/{handoff_id}/decline" declineReplayHandoff Governance
         Json("ReplayHandoffAnswer") needs(WRITE, GovernedWorkflow)
-        .query(&["in_workspace"]).takes(Optional("ReplayRestoreRequest")).decodes(decode::decline_handoff);
+        .query(&["in_workspace"]).accepts(Optional("ReplayRestoreRequest")).decodes(decode::decline_handoff);
     post   "/api/v1/replay/handoffs/{handoff_id}/cancel" cancelReplayHandoff Governance
         Json("ReplayHandoffAnswer") needs(WRITE, GovernedWorkflow)
-        .query(&["in_workspace"]).takes(Optional("ReplayRestoreRequest")).decodes(decode::cancel_handoff);
+        .query(&["in_workspace"]).accepts(Optional("ReplayRestoreRequest")).decodes(decode::cancel_handoff);
     post   "/api/v1/replay/workflows" createReplayWorkflow Governance
         Json("ReplayWorkflow") needs(&["sessions:write", "tasks:write"], InBody)
-        .takes(Required("CreateReplayWorkflowRequest")).decodes(decode::create_workflow).with_status(201).or_status(&[200]);
+        .accepts(Required("CreateReplayWorkflowRequest")).decodes(decode::create_workflow).with_status(201).or_status(&[200]);
     get    "/api/v1/replay/workflows/{workflow_id}" getReplayWorkflow Governance
         Json("ReplayWorkflow") needs(&["tasks:read"], GovernedWorkflow).query(&["in_workspace"]);
     post   "/api/v1/captures" captureCalls Governance Json("ReplayCapturesAnswer") needs(WRITE, InBody)
-        .query(&["in_workspace"]).takes(Required("ReplayCapturesRequest"));
+        .query(&["in_workspace"]).accepts(Required("ReplayCapturesRequest"));
     get    "/api/v1/replay/plans" getReplayPlan Governance Json("ReplayPlan") needs(WRITE, Unplaced)
         .query(&["agent", "environment"]);
     get    "/api/v1/replay/approvals" listReplayApprovals Governance Json("ReplayApprovalList") needs(&["tasks:read"], Filtered)

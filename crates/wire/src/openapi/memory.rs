@@ -2,8 +2,8 @@
 //! that the path names. They have no protocol version in a header and errors of their own shape, so that they are not part
 //! of the description; what they ask of their callers stands here like that of all others.
 
-use super::operation::{Body, Gives::*, Operation, Protocol};
-use crate::access::Place::Filtered;
+use super::operation::{Body, Operation, Protocol, ResponseKind::*};
+use crate::access::WorkspaceRule::Filtered;
 use crate::access::{Access, needs_one_of};
 
 /// Which of them a message needs is for the field to say: the key's scopes are the ceiling of its authority.
@@ -13,8 +13,8 @@ macro_rules! memory_operations {
     ($($method:literal $path:literal $status:literal $id:literal $named:literal $gives:expr;)*) => {
         pub(super) const OPERATIONS: &[Operation] = &[
             Operation::new("post", "/mcp", "callTools", "Memory", AnyObject, ANY)
-                .takes(Body::Required("Message"))
-                .speaking(Protocol::Mcp),
+                .accepts(Body::Required("Message"))
+                .protocol(Protocol::Mcp),
             $(
                 operation($method, concat!("/akashik/v1/", $path), $id, $status, $gives),
                 operation(
@@ -34,13 +34,13 @@ const fn operation(
     path: &'static str,
     id: &'static str,
     status: u16,
-    gives: super::operation::Gives,
+    gives: super::operation::ResponseKind,
 ) -> Operation {
     let row = Operation::new(method, path, id, "Memory", gives, ANY)
         .with_status(status)
-        .speaking(Protocol::Memory);
+        .protocol(Protocol::Memory);
     match method.as_bytes() {
-        b"post" => row.takes(Body::Required("Envelope")),
+        b"post" => row.accepts(Body::Required("Envelope")),
         _ => row.query(&["target_type", "target_id", "format", "agent_id"]),
     }
 }

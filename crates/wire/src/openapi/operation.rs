@@ -12,10 +12,10 @@ use crate::{PROTOCOL_VERSION, VERSION_HEADER};
 /// Makes the constant `OPERATIONS` of rows, each closed by `;`:
 ///
 /// ```text
-/// method "path" id tag gives access.takes(…).decodes(…)…;
+/// method "path" id tag gives access.accepts(…).decodes(…)…;
 /// ```
 ///
-/// The id and the tag are those of the description, `gives` is a [`Gives`], `access` what `crate::access` makes, and what
+/// The id and the tag are those of the description, `gives` is a [`ResponseKind`], `access` what `crate::access` makes, and what
 /// follows are the methods of [`Operation`] for whatever the row has beside that.
 macro_rules! operations {
     ($(
@@ -61,7 +61,7 @@ pub struct Operation {
     /// Statuses with which it says no beside those that its kind of operation has.
     pub refuses: &'static [u16],
     /// What it gives.
-    pub gives: Gives,
+    pub gives: ResponseKind,
     /// The media type of JSON that it gives.
     pub media_type: &'static str,
     /// Other media types, for those who ask for them.
@@ -100,7 +100,7 @@ pub enum Body {
 
 /// What an operation gives.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Gives {
+pub enum ResponseKind {
     /// JSON of this schema.
     Json(&'static str),
     /// JSON of one of these schemas.
@@ -125,7 +125,7 @@ impl Operation {
         path: &'static str,
         id: &'static str,
         tag: &'static str,
-        gives: Gives,
+        gives: ResponseKind,
         access: Access,
     ) -> Self {
         Self {
@@ -147,7 +147,7 @@ impl Operation {
         }
     }
 
-    pub(super) const fn speaking(mut self, protocol: Protocol) -> Self {
+    pub(super) const fn protocol(mut self, protocol: Protocol) -> Self {
         self.protocol = protocol;
         self
     }
@@ -167,7 +167,7 @@ impl Operation {
         self
     }
 
-    pub(super) const fn takes(mut self, body: Body) -> Self {
+    pub(super) const fn accepts(mut self, body: Body) -> Self {
         self.body = body;
         self
     }
@@ -208,7 +208,7 @@ impl Operation {
 
     /// True when it answers with a page of a list.
     pub fn is_list(&self) -> bool {
-        matches!(self.gives, Gives::Json(name) if name.ends_with("List")) && !self.writes()
+        matches!(self.gives, ResponseKind::Json(name) if name.ends_with("List")) && !self.writes()
     }
 
     /// True when it changes something.
@@ -259,7 +259,7 @@ impl Operation {
         if self.writes() {
             parameters.push(refer("idempotency_key"));
         }
-        if self.gives == Gives::Stream {
+        if self.gives == ResponseKind::Stream {
             parameters.push(refer("last_event_id"));
         }
         if self.status == 202 {
@@ -270,17 +270,19 @@ impl Operation {
 
     fn responses(&self) -> Value {
         let mut content = match self.gives {
-            Gives::Json(name) => json!({self.media_type: {"schema": reference(name)}}),
-            Gives::JsonAnyOf(names) => {
+            ResponseKind::Json(name) => json!({self.media_type: {"schema": reference(name)}}),
+            ResponseKind::JsonAnyOf(names) => {
                 let schemas: Vec<Value> = names.iter().map(|name| reference(name)).collect();
                 json!({self.media_type: {"schema": {"anyOf": schemas}}})
             }
-            Gives::AnyObject => json!({self.media_type: {"schema": {"type": "object"}}}),
-            Gives::Stream => json!({"text/event-stream": {"schema": reference("EventStream")}}),
-            Gives::Bytes => json!({"application/octet-stream": {}, "*/*": {}}),
-            Gives::PlainText => json!({"text/plain": {"schema": {"type": "string"}}}),
-            Gives::Html => json!({"text/html": {"schema": {"type": "string"}}}),
-            Gives::Nothing => json!({}),
+            ResponseKind::AnyObject => json!({self.media_type: {"schema": {"type": "object"}}}),
+            ResponseKind::Stream => {
+                json!({"text/event-stream": {"schema": reference("EventStream")}})
+            }
+            ResponseKind::Bytes => json!({"application/octet-stream": {}, "*/*": {}}),
+            ResponseKind::PlainText => json!({"text/plain": {"schema": {"type": "string"}}}),
+            ResponseKind::Html => json!({"text/html": {"schema": {"type": "string"}}}),
+            ResponseKind::Nothing => json!({}),
         };
         if let Value::Object(content) = &mut content {
             let others = self.on_request.iter();
@@ -290,7 +292,8 @@ impl Operation {
             "description": "Carried out",
             "headers": {"x-request-id": {"schema": {"type": "string"}}},
         });
-        if let (Value::Object(success), false) = (&mut success, self.gives == Gives::Nothing) {
+        if let (Value::Object(success), false) = (&mut success, self.gives == ResponseKind::Nothing)
+        {
             success.insert("content".to_owned(), content);
         }
         let mut responses = Map::new();

@@ -1,7 +1,7 @@
 //! Every operation: its method and path, what it asks of its caller, what it takes, how that is read, what it gives.
 
-use super::operation::{Body::*, Gives::*, operations};
-use crate::access::Place::*;
+use super::operation::{Body::*, ResponseKind::*, operations};
+use crate::access::WorkspaceRule::*;
 use crate::access::{PUBLIC, needs, needs_one_of};
 use crate::decode;
 use crate::receipt::{MEDIA_TYPE, MEDIA_TYPE_CBOR};
@@ -23,64 +23,64 @@ operations! {
     get    "/v1/personas" listPersonas Personas Json("PersonaList") needs(&["personas:read"], Unplaced).query(&["limit", "cursor"]);
     post   "/v1/personas" createPersona Personas
         Json("Persona") needs(&["personas:write"], Every("personas:write for all workspaces"))
-        .takes(Required("CreatePersonaRequest")).decodes(decode::create_persona).with_status(201);
+        .accepts(Required("CreatePersonaRequest")).decodes(decode::create_persona).with_status(201);
     get    "/v1/personas/{persona_id}" getPersona Personas Json("Persona") needs(&["personas:read"], Unplaced);
     patch  "/v1/personas/{persona_id}" updatePersona Personas
         Json("Persona") needs(&["personas:write"], Every("personas:write for all workspaces"))
-        .takes(Required("UpdatePersonaRequest")).decodes(decode::update_persona);
+        .accepts(Required("UpdatePersonaRequest")).decodes(decode::update_persona);
     get    "/v1/workspaces" listWorkspaces Workspaces Json("WorkspaceList") needs(&["workspaces:read"], Filtered)
         .query(&["limit", "cursor"]);
     post   "/v1/workspaces" createWorkspace Workspaces
         Json("Workspace") needs(&["workspaces:write"], Every("workspaces:write for all workspaces"))
-        .takes(Required("CreateWorkspaceRequest")).decodes(decode::create_workspace).with_status(201);
+        .accepts(Required("CreateWorkspaceRequest")).decodes(decode::create_workspace).with_status(201);
     get    "/v1/workspaces/{workspace_id}" getWorkspace Workspaces Json("Workspace") needs(&["workspaces:read"], InPath(Workspace));
     patch  "/v1/workspaces/{workspace_id}" updateWorkspace Workspaces
         Json("Workspace") needs(&["workspaces:write"], InPath(Workspace))
-        .takes(Optional("UpdateWorkspaceRequest")).decodes(decode::update_workspace);
+        .accepts(Optional("UpdateWorkspaceRequest")).decodes(decode::update_workspace);
     get    "/v1/workspaces/{workspace_id}/files" readWorkspaceFile Workspaces
         JsonAnyOf(&["WorkspaceFile", "WorkspaceFileListing"]) needs(&["workspaces:read"], InPath(Workspace))
         .query(&["path"]).may_refuse(&[422]);
     put    "/v1/workspaces/{workspace_id}/files" writeWorkspaceFile Workspaces
         Json("WorkspaceFile") needs(&["workspaces:write"], InPath(Workspace))
-        .query(&["path"]).takes(Required("WriteWorkspaceFileRequest"));
+        .query(&["path"]).accepts(Required("WriteWorkspaceFileRequest"));
     get    "/v1/sessions" listSessions Sessions Json("SessionList") needs(&["sessions:read"], Filtered)
         .query(&["workspace_id", "limit", "cursor", "order", "status", "persona_id", "created_after", "created_before", "metadata"]);
     post   "/v1/sessions" createSession Sessions Json("Session") needs(&["sessions:write"], InBody)
-        .takes(Optional("CreateSessionRequest")).decodes(decode::create_session).with_status(201);
+        .accepts(Optional("CreateSessionRequest")).decodes(decode::create_session).with_status(201);
     get    "/v1/sessions/{session_id}" getSession Sessions Json("Session") needs(&["sessions:read"], InPath(Session));
     patch  "/v1/sessions/{session_id}" updateSession Sessions Json("Session") needs(&["sessions:write"], InPath(Session))
-        .takes(Optional("UpdateSessionRequest")).decodes(decode::update_session);
+        .accepts(Optional("UpdateSessionRequest")).decodes(decode::update_session);
     post   "/v1/sessions/{session_id}/close" closeSession Sessions Json("Session") needs(&["sessions:write"], InPath(Session))
-        .takes(Optional("JsonObject")).decodes(decode::close_session);
+        .accepts(Optional("JsonObject")).decodes(decode::close_session);
     get    "/v1/sessions/{session_id}/live-clients" listSessionLiveClients Sessions
         Json("LiveSessionClientList") needs(&["sessions:read"], InPath(Session));
     post   "/v1/sessions/{session_id}/attach" attachSessionClient Sessions
-        Json("LiveSessionClientChange") needs(&["sessions:write"], InPath(Session)).takes(Required("AttachSessionClientRequest"));
+        Json("LiveSessionClientChange") needs(&["sessions:write"], InPath(Session)).accepts(Required("AttachSessionClientRequest"));
     post   "/v1/sessions/{session_id}/takeover" takeoverSessionClient Sessions
-        Json("LiveSessionClientChange") needs(&["sessions:write"], InPath(Session)).takes(Required("SessionClientRequest"));
+        Json("LiveSessionClientChange") needs(&["sessions:write"], InPath(Session)).accepts(Required("SessionClientRequest"));
     post   "/v1/sessions/{session_id}/detach" detachSessionClient Sessions
-        Json("LiveSessionClientChange") needs(&["sessions:write"], InPath(Session)).takes(Required("SessionClientRequest"));
+        Json("LiveSessionClientChange") needs(&["sessions:write"], InPath(Session)).accepts(Required("SessionClientRequest"));
     post   "/v1/sessions/{session_id}/heartbeat" heartbeatSessionClient Sessions
-        Json("LiveSessionClientChange") needs(&["sessions:write"], InPath(Session)).takes(Required("SessionClientRequest"));
+        Json("LiveSessionClientChange") needs(&["sessions:write"], InPath(Session)).accepts(Required("SessionClientRequest"));
     post   "/v1/sessions/{session_id}/fork" forkSession Sessions Json("Session") needs(&["sessions:write"], InPath(Session))
-        .takes(Optional("ForkSessionRequest")).decodes(decode::fork_session).with_status(201);
+        .accepts(Optional("ForkSessionRequest")).decodes(decode::fork_session).with_status(201);
     post   "/v1/sessions/{session_id}/truncate" truncateSession Sessions
         Json("TruncateSessionResponse") needs(&["sessions:write"], InPath(Session))
-        .takes(Required("TruncateSessionRequest")).decodes(decode::truncate_session);
+        .accepts(Required("TruncateSessionRequest")).decodes(decode::truncate_session);
     get    "/v1/sessions/{session_id}/messages" listSessionMessages Messages
         Json("MessageList") needs(&["sessions:read"], InPath(Session)).query(&["limit", "cursor"]);
     post   "/v1/sessions/{session_id}/messages" appendSessionMessage Messages
         Json("Message") needs(&["sessions:write"], InPath(Session))
-        .takes(Required("AppendMessageRequest")).decodes(decode::append_message).with_status(201);
+        .accepts(Required("AppendMessageRequest")).decodes(decode::append_message).with_status(201);
     get    "/v1/sessions/{session_id}/tasks" listSessionTasks Tasks Json("TaskList") needs(&["tasks:read"], InPath(Session))
         .query(&["limit", "cursor", "order", "status", "persona_id", "workflow", "created_after", "created_before", "metadata"]);
     post   "/v1/sessions/{session_id}/tasks" submitSessionTask Tasks Json("Task") needs(&["tasks:write"], InPath(Session))
-        .takes(Required("SubmitTaskRequest")).decodes(decode::submit_task).with_status(202);
+        .accepts(Required("SubmitTaskRequest")).decodes(decode::submit_task).with_status(202);
     get    "/v1/sessions/{session_id}/branches" listSessionBranches Branches
         Json("BranchList") needs(&["sessions:read"], InPath(Session)).query(&["limit", "cursor"]);
     post   "/v1/sessions/{session_id}/branches" createSessionBranch Branches
         Json("Branch") needs(&["sessions:write"], InPath(Session))
-        .takes(Required("CreateBranchRequest")).decodes(decode::create_branch).with_status(201);
+        .accepts(Required("CreateBranchRequest")).decodes(decode::create_branch).with_status(201);
     get    "/v1/sessions/{session_id}/events" listSessionEvents Events Json("EventList") needs(&["events:read"], InPath(Session))
         .query(&["after_event_id", "limit", "cursor", "after", "order", "view"]);
     get    "/v1/sessions/{session_id}/events/stream" streamSessionEvents Events Stream needs(&["events:read"], InPath(Session))
@@ -88,10 +88,10 @@ operations! {
     get    "/v1/tasks" listTasks Tasks Json("TaskList") needs(&["tasks:read"], Filtered)
         .query(&["workspace_id", "session_id", "limit", "cursor", "order", "status", "persona_id", "workflow", "created_after", "created_before", "metadata"]);
     post   "/v1/tasks" submitTask Tasks Json("Task") needs(&["tasks:write"], InBody)
-        .takes(Required("SubmitTaskRequest")).decodes(decode::submit_task).with_status(202);
+        .accepts(Required("SubmitTaskRequest")).decodes(decode::submit_task).with_status(202);
     get    "/v1/tasks/{task_id}" getTask Tasks Json("Task") needs(&["tasks:read"], InPath(Task));
     post   "/v1/tasks/{task_id}/cancel" cancelTask Tasks Json("Task") needs(&["tasks:write"], InPath(Task))
-        .takes(Optional("CancelTaskRequest")).decodes(decode::cancel_task);
+        .accepts(Optional("CancelTaskRequest")).decodes(decode::cancel_task);
     get    "/v1/permission-requests" listPermissionRequests Permissions
         Json("PermissionRequestList") needs(&["tasks:read"], Filtered)
         .query(&["session_id", "task_id", "limit", "cursor", "order", "status", "created_after", "created_before"]);
@@ -102,30 +102,30 @@ operations! {
         Json("PermissionRequest") needs(&["tasks:read"], InPath(Permission));
     post   "/v1/permission-requests/{request_id}/respond" respondPermissionRequest Permissions
         Json("PermissionRequest") needs_one_of(&["tasks:write", "approvals:write"], InPath(Permission))
-        .takes(Required("PermissionResponseRequest")).decodes(decode::respond_permission);
+        .accepts(Required("PermissionResponseRequest")).decodes(decode::respond_permission);
     get    "/v1/permissions/policy" getPermissionPolicy Permissions
         Json("PermissionPolicyResponse") needs(&["tasks:read"], Unplaced);
     put    "/v1/permissions/policy" installPermissionPolicy Permissions
-        Json("PermissionPolicyResponse") needs(&["tasks:write"], Unplaced).takes(Required("PermissionPolicy"));
+        Json("PermissionPolicyResponse") needs(&["tasks:write"], Unplaced).accepts(Required("PermissionPolicy"));
     get    "/v1/permissions/rules" listPermissionRules Permissions Json("RememberRuleList") needs(&["tasks:read"], Unplaced);
     post   "/v1/permissions/rules" createPermissionRule Permissions Json("RememberRule") needs(&["tasks:write"], Unplaced)
-        .takes(Required("RememberRule"));
+        .accepts(Required("RememberRule"));
     delete "/v1/permissions/rules/{rule_id}" revokePermissionRule Permissions Nothing needs(&["tasks:write"], Unplaced)
         .with_status(204);
     get    "/v1/permissions/history" getPermissionHistory Permissions Json("AuditEntryList") needs(&["tasks:read"], Unplaced)
         .query(&["session_id", "workspace_id", "tenant_id", "actor", "outcome", "limit"]);
     post   "/v1/permissions/check" checkPermission Permissions Json("PermissionCheckResponse") needs(&["tasks:write"], Unplaced)
-        .takes(Required("PermissionCheckRequest"));
+        .accepts(Required("PermissionCheckRequest"));
     post   "/v1/sessions/{session_id}/replay" replaySession Sessions
         Json("Session") needs(&["tasks:write", "sessions:write"], InPath(Session))
-        .takes(Optional("ReplayTaskRequest")).decodes(decode::replay_session).with_status(202).may_refuse(&[410]);
+        .accepts(Optional("ReplayTaskRequest")).decodes(decode::replay_session).with_status(202).may_refuse(&[410]);
     post   "/v1/tasks/{task_id}/replay" replayTask Tasks Json("Task") needs(&["tasks:write"], InPath(Task))
-        .takes(Optional("ReplayTaskRequest")).decodes(decode::replay_task).with_status(202).may_refuse(&[410]);
+        .accepts(Optional("ReplayTaskRequest")).decodes(decode::replay_task).with_status(202).may_refuse(&[410]);
     post   "/v1/tasks/{task_id}/retry" retryTask Tasks Json("Task") needs(&["tasks:write"], InPath(Task))
-        .takes(Optional("RetryTaskRequest")).decodes(decode::retry_task).with_status(202).may_refuse(&[410]);
+        .accepts(Optional("RetryTaskRequest")).decodes(decode::retry_task).with_status(202).may_refuse(&[410]);
     post   "/v1/tasks/{task_id}/messages" appendTaskMessage Messages
         JsonAnyOf(&["Message", "PermissionRequest"]) needs_one_of(&["tasks:write", "approvals:write"], InPath(Task))
-        .takes(Required("AppendTaskMessageRequest")).decodes(decode::task_message).with_status(201).or_status(&[200]);
+        .accepts(Required("AppendTaskMessageRequest")).decodes(decode::task_message).with_status(201).or_status(&[200]);
     get    "/v1/tasks/{task_id}/events" listTaskEvents Events Json("EventList") needs(&["events:read"], InPath(Task))
         .query(&["after_event_id", "limit", "cursor", "after", "order", "view"]);
     get    "/v1/tasks/{task_id}/stream" streamTaskEvents Events Stream needs(&["events:read"], InPath(Task))
@@ -137,7 +137,7 @@ operations! {
     get    "/v1/artifacts" listArtifacts Artifacts Json("ArtifactList") needs(&["artifacts:read"], Filtered)
         .query(&["workspace_id", "session_id", "task_id", "limit", "cursor", "order", "created_after", "created_before", "metadata"]);
     post   "/v1/artifacts" registerArtifact Artifacts Json("Artifact") needs(&["artifacts:write"], InBody)
-        .takes(Required("RegisterArtifactRequest")).decodes(decode::register_artifact).with_status(201);
+        .accepts(Required("RegisterArtifactRequest")).decodes(decode::register_artifact).with_status(201);
     get    "/v1/artifacts/{artifact_id}" getArtifact Artifacts Json("Artifact") needs(&["artifacts:read"], InPath(Artifact));
     get    "/v1/artifacts/{artifact_id}/content" downloadArtifactContent Artifacts
         Bytes needs(&["artifacts:read"], InPath(Artifact)).query(&["member"]);
@@ -149,22 +149,23 @@ operations! {
     get    "/v1/receipts/{receipt_id}" getReceipt Receipts Json("Receipt") needs(&["receipts:read"], InPath(Receipt))
         .or_types(&[MEDIA_TYPE, MEDIA_TYPE_CBOR]).query(&["view"]);
     post   "/v1/receipts/{receipt_id}/verify" verifyReceipt Receipts
-        Json("ReceiptVerification") needs(&["receipts:read"], InPath(Receipt)).takes(Optional("VerifyReceiptRequest"));
+        Json("ReceiptVerification") needs(&["receipts:read"], InPath(Receipt)).accepts(Optional("VerifyReceiptRequest"))
+        .decodes(decode::verify_receipt);
     get    "/v1/memories" listMemories Memories Json("MemoryList") needs(&[], Unplaced)
         .query(&["workspace_id", "session_id", "limit", "cursor"]);
     post   "/v1/memories" createMemory Memories Json("Memory") needs(&[], Unplaced)
-        .takes(Required("CreateMemoryRequest")).with_status(201);
+        .accepts(Required("CreateMemoryRequest")).with_status(201);
     get    "/v1/memories/{memory_id}" getMemory Memories Json("Memory") needs(&[], Unplaced);
     delete "/v1/memories/{memory_id}" deleteMemory Memories Nothing needs(&[], Unplaced).with_status(204);
     get    "/v1/vaults" listVaults Vaults Json("VaultList") needs(&["vaults:read"], Filtered)
         .query(&["workspace_id", "limit", "cursor"]);
     put    "/v1/vaults/{vault_id}/secrets/{name}" putSecret Vaults
         Nothing needs(&["vaults:write"], Every("vaults:write for all workspaces"))
-        .takes(Required("PutSecretRequest")).with_status(204);
+        .accepts(Required("PutSecretRequest")).with_status(204);
     delete "/v1/vaults/{vault_id}/secrets/{name}" deleteSecret Vaults
         Nothing needs(&["vaults:write"], Every("vaults:write for all workspaces")).with_status(204);
     post   "/v1/vaults" createVault Vaults Json("Vault") needs(&["vaults:write"], InBody)
-        .takes(Required("CreateVaultRequest")).decodes(decode::create_vault).with_status(201);
+        .accepts(Required("CreateVaultRequest")).decodes(decode::create_vault).with_status(201);
     get    "/v1/vaults/{vault_id}" getVault Vaults Json("Vault") needs(&["vaults:read"], InPath(Vault));
     get    "/v1/connectors" listConnectors Connectors Json("ConnectorList") needs(&["connectors:read"], Filtered)
         .query(&["workspace_id", "limit", "cursor"]);
@@ -177,7 +178,7 @@ operations! {
     get    "/v1/quotas" listQuotas Quotas Json("QuotaList") needs(&[], Unplaced).query(&["limit", "cursor"]);
     get    "/v1/quotas/{quota_id}" getQuota Quotas Json("Quota") needs(&[], Unplaced);
     put    "/v1/artifacts/{artifact_id}/content" uploadArtifactContent Artifacts
-        Json("Artifact") needs(&["artifacts:write"], InPath(Artifact)).takes(Octets);
+        Json("Artifact") needs(&["artifacts:write"], InPath(Artifact)).accepts(Octets);
     get    "/healthz" getLiveness Operation PlainText PUBLIC;
     get    "/readyz" getReadiness Operation PlainText PUBLIC;
     get    "/metrics" getMetrics Operation PlainText PUBLIC;

@@ -2,16 +2,17 @@
 
 use canon::Value;
 
-use super::operation::{Body::*, Gives::*, operations};
+use super::operation::{Body::*, ResponseKind::*, operations};
 use super::schema::{Schema, Shape::*, Type::*, opt, req};
-use crate::access::Place::*;
+use crate::access::WorkspaceRule::*;
 use crate::access::{PUBLIC, needs};
+use crate::decode;
 use domain::ResourceKind::*;
 
 // Operations beside those of the contract.
 operations! {
     post   "/v1/receipts/verify" verifyForeignReceipt Receipts Json("ReceiptVerification") needs(&["receipts:read"], Unplaced)
-        .query(&["trust_anchor", "at_time", "integrity_only"]).takes(Required("JsonObject"));
+        .query(&["trust_anchor", "at_time", "integrity_only"]).accepts(Required("JsonObject"));
     get    "/v1/receipts/{receipt_id}/proof" getReceiptProof Receipts
         Json("ReceiptProof") needs(&["receipts:read"], InPath(Receipt));
     get    "/v1/receipt-batches" listReceiptBatches Receipts Json("ReceiptBatchList") needs(&["receipts:read"], Unplaced)
@@ -20,7 +21,8 @@ operations! {
         Json("ReceiptConsistencyProof") needs(&["receipts:read"], Unplaced).query(&["from", "to"]);
     get    "/v1/receipt-batches/{batch_id}" getReceiptBatch Receipts Json("ReceiptBatch") needs(&["receipts:read"], Unplaced);
     post   "/v1/receipt-batches/{batch_id}/cosignatures" cosignReceiptBatch Receipts
-        Json("ReceiptBatch") needs(&["receipts:write"], Unplaced).takes(Required("CosignRequest"));
+        Json("ReceiptBatch") needs(&["receipts:write"], Unplaced).accepts(Required("CosignRequest"))
+        .decodes(decode::cosign_head);
     get    "/v1/sessions/{session_id}/trust-chain" getTrustChain Receipts
         Json("TrustChainExport") needs(&["receipts:read"], InPath(Session));
     get    "/.well-known/jwks.json" getReceiptKeys Receipts Json("KeySet") PUBLIC.of_type("application/jwk-set+json");

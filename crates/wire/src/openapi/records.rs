@@ -1,8 +1,8 @@
 //! What the description says of the records of finished Tasks: bundles and differences, beyond the contract.
 
-use super::operation::{Body::Octets, Gives::*, operations};
+use super::operation::{Body::Octets, ResponseKind::*, operations};
 use super::schema::{Schema, Shape::*, Type, Type::*, req};
-use crate::access::Place::*;
+use crate::access::WorkspaceRule::*;
 use crate::access::needs;
 use domain::ResourceKind::*;
 
@@ -15,7 +15,7 @@ operations! {
     get    "/v1/tasks/{task_id}/transcript" getTaskTranscript Tasks
         Json("RunTranscript") needs(&["tasks:read", "events:read"], InPath(Task)).query(&["step"]).may_refuse(&[409, 410]);
     post   "/v1/tasks/import" importTask Tasks Json("Task") needs(&["tasks:import"], Every("tasks:import for all workspaces"))
-        .query(&["workspace_id"]).takes(Octets).with_status(201).or_status(&[200]);
+        .query(&["workspace_id"]).accepts(Octets).with_status(201).or_status(&[200]);
 }
 
 const INTEGER: Type = AnyOf(&[Count, Number]);

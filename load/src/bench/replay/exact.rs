@@ -5,7 +5,7 @@ use std::time::Instant;
 
 use anyhow::{Result, bail, ensure};
 use canon::Value;
-use runs::replay::{self, Issuing, Progress, Replayed, Source, Spec};
+use runs::replay::{self, Progress, ReceiptIssuer, Replayed, Source, Spec};
 use runs::workflow::{Registry, builtin};
 
 use super::run::{Bundle, Recorded};
@@ -69,7 +69,7 @@ pub(super) fn replay_exactly(
         bail!("the replay failed: {}", failure.message());
     }
     ensure!(replayed.result_equal, "the replay ended otherwise");
-    let issuing = Issuing {
+    let issuing = ReceiptIssuer {
         id: "load".to_owned(),
         name: None,
         ordinal: 1,

@@ -139,7 +139,7 @@ impl Guide<'_> {
     ) -> anyhow::Result<crate::client::Task> {
         let out = &mut self.out;
         follow(self.client, id, cursor, |event| {
-            if let Some((word, paint, text)) = told(event, narrowed) {
+            if let Some((word, paint, text)) = describe_event(event, narrowed) {
                 let room = width().map_or(usize::MAX, |width| width.saturating_sub(15));
                 let word = out.paint(paint, &format!("{word:10}"));
                 out.line(format_args!("   {word}  {}", shorten(&text, room)))?;
@@ -174,7 +174,7 @@ impl Guide<'_> {
 }
 
 /// Says what an event means to whoever watches contracts at work; nothing for most.
-fn told(event: &Event, narrowed: &mut bool) -> Option<(&'static str, Paint, String)> {
+fn describe_event(event: &Event, narrowed: &mut bool) -> Option<(&'static str, Paint, String)> {
     let text = |pointer: &str| {
         let found = event.payload.pointer(pointer).and_then(Value::as_str);
         found.unwrap_or_default().to_owned()

@@ -25,7 +25,7 @@ impl Guide<'_> {
             ("sam", "strategist", 6),
         ] {
             let payload = json!({"id": agent, "role": role, "authority": authority});
-            self.tell_field("register", agent, payload).await?;
+            self.send_to_field("register", agent, payload).await?;
         }
         let first = self
             .learn("ann", "The market grows by 23% a year", 0.8, None)
@@ -44,7 +44,7 @@ impl Guide<'_> {
             "conflict_id": conflict, "strategy": "confidence_weighted",
             "resolution": {"rationale": "the better source"},
         });
-        self.tell_field("merge", "sam", payload).await?;
+        self.send_to_field("merge", "sam", payload).await?;
         self.move_line(
             "sam",
             "merge",
@@ -52,7 +52,7 @@ impl Guide<'_> {
         )?;
         let payload =
             json!({"target_type": "conflict", "target_id": conflict, "depth": "detailed"});
-        let told = self.tell_field("replay", "sam", payload).await?;
+        let told = self.send_to_field("replay", "sam", payload).await?;
         self.out.line("\n   Asked later why, the log answers:\n")?;
         let mut rows = Table::new(&["EPOCH", "AGENT", "EVENT", "WHAT"]);
         for event in told
@@ -94,12 +94,12 @@ impl Guide<'_> {
             "intent": {"purpose": "size the market"},
             "confidence": {"score": score, "reasoning": "a report"}, "relations": relations,
         });
-        let answer = self.tell_field("record", agent, payload).await?;
+        let answer = self.send_to_field("record", agent, payload).await?;
         self.move_line(agent, "record", &format!("{content} (sure: {score})"))?;
         Ok(answer)
     }
 
-    async fn tell_field(
+    async fn send_to_field(
         &self,
         operation: &str,
         agent: &str,

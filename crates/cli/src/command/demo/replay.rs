@@ -84,7 +84,7 @@ impl Guide<'_> {
         let id = self.counted().await?;
         self.out
             .line("   the whole run, as `reprise task show` tells it\n")?;
-        self.told_by(&["task", "show", &id, "--no-pager"], place, None)
+        self.show_command(&["task", "show", &id, "--no-pager"], place, None)
             .await?;
         let bundle = self
             .client
@@ -167,12 +167,12 @@ impl Guide<'_> {
         self.out
             .line("   (`reprise diff` compares requests, tools, costs and ends as well)\n")?;
         let section = Some("asked and answered");
-        self.told_by(&["diff", id, &replay_id], place, section)
+        self.show_command(&["diff", id, &replay_id], place, section)
             .await
     }
 
     /// Runs another command of this program on the tour's server and shows what it prints.
-    async fn told_by(
+    async fn show_command(
         &mut self,
         args: &[&str],
         place: &Place,

@@ -8,7 +8,7 @@ use crate::args::Connection;
 
 /// Which field, on which server.
 #[derive(Debug, Args)]
-pub(crate) struct Place {
+pub(crate) struct FieldArgs {
     /// The field [default: the default field of the key's workspace]
     #[arg(long, value_name = "NAME")]
     pub(super) field: Option<String>,
@@ -21,7 +21,7 @@ pub(crate) struct Place {
 
 /// Who speaks.
 #[derive(Debug, Args)]
-pub(crate) struct Speaker {
+pub(crate) struct SenderArgs {
     /// The agent that speaks
     #[arg(long, value_name = "AGENT")]
     pub(super) agent: String,
@@ -29,14 +29,14 @@ pub(crate) struct Speaker {
     #[arg(long, value_name = "SESSION")]
     pub(super) session: Option<String>,
     #[command(flatten)]
-    pub(super) place: Place,
+    pub(super) place: FieldArgs,
 }
 
 /// `reprise field status`
 #[derive(Debug, Args)]
 pub(crate) struct StatusArgs {
     #[command(flatten)]
-    pub(super) place: Place,
+    pub(super) place: FieldArgs,
 }
 
 /// `reprise field register`
@@ -54,7 +54,7 @@ pub(crate) struct RegisterArgs {
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u8).range(0..=10))]
     pub(super) authority: Option<u8>,
     #[command(flatten)]
-    pub(super) place: Place,
+    pub(super) place: FieldArgs,
 }
 
 /// `reprise field record`
@@ -90,7 +90,7 @@ pub(crate) struct RecordArgs {
     #[arg(long)]
     pub(super) draft: bool,
     #[command(flatten)]
-    pub(super) speaker: Speaker,
+    pub(super) speaker: SenderArgs,
 }
 
 /// `reprise field attune`
@@ -121,7 +121,7 @@ pub(crate) struct AttuneArgs {
     #[arg(long)]
     pub(super) archived: bool,
     #[command(flatten)]
-    pub(super) speaker: Speaker,
+    pub(super) speaker: SenderArgs,
 }
 
 /// `reprise field detect`
@@ -137,7 +137,7 @@ pub(crate) struct DetectArgs {
     #[arg(long)]
     pub(super) all: bool,
     #[command(flatten)]
-    pub(super) speaker: Speaker,
+    pub(super) speaker: SenderArgs,
 }
 
 /// `reprise field merge`
@@ -158,7 +158,7 @@ pub(crate) struct MergeArgs {
     #[arg(long, value_name = "TEXT")]
     pub(super) synthesis: Option<String>,
     #[command(flatten)]
-    pub(super) speaker: Speaker,
+    pub(super) speaker: SenderArgs,
 }
 
 /// What is replayed.
@@ -206,7 +206,7 @@ pub(crate) struct ReplayArgs {
     #[arg(long, value_name = "FILE")]
     pub(super) svg: Option<PathBuf>,
     #[command(flatten)]
-    pub(super) speaker: Speaker,
+    pub(super) speaker: SenderArgs,
 }
 
 /// `reprise field retract`
@@ -221,7 +221,7 @@ pub(crate) struct RetractArgs {
     #[arg(long, value_name = "TEXT")]
     pub(super) reason: String,
     #[command(flatten)]
-    pub(super) place: Place,
+    pub(super) place: FieldArgs,
 }
 
 /// `reprise field compact`
@@ -246,7 +246,7 @@ pub(crate) struct CompactArgs {
     #[arg(long)]
     pub(super) reason: Option<String>,
     #[command(flatten)]
-    pub(super) speaker: Speaker,
+    pub(super) speaker: SenderArgs,
 }
 
 /// What a unit may be.

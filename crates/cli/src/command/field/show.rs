@@ -2,7 +2,7 @@
 
 use canon::Value;
 
-use crate::output::{Output, Paint, Table, is_quiet, many, printable, shorten, talk, width};
+use crate::output::{Output, Paint, Table, inform, is_quiet, plural, printable, shorten, width};
 
 fn text<'a>(value: &'a Value, pointer: &str) -> &'a str {
     value
@@ -84,10 +84,10 @@ pub(super) fn recorded(out: &mut Output, answer: &Value) -> anyhow::Result<()> {
     out.line(shorten(text(answer, "/memory_unit_id"), 120))?;
     for conflict in list(answer, "conflicts_detected") {
         let conflict = shorten(conflict.as_str().unwrap_or_default(), 120);
-        talk(format_args!("it contradicts what is known: {conflict}"));
+        inform(format_args!("it contradicts what is known: {conflict}"));
     }
     for warning in list(answer, "warnings") {
-        talk(one_line(warning.as_str().unwrap_or_default()));
+        inform(one_line(warning.as_str().unwrap_or_default()));
     }
     Ok(())
 }
@@ -98,7 +98,7 @@ pub(super) fn attuned(out: &mut Output, answer: &Value) -> anyhow::Result<()> {
         return out.ids(records.iter().map(|record| text(record, "/memory_unit/id")));
     }
     if records.is_empty() {
-        talk("nothing that this agent should know");
+        inform("nothing that this agent should know");
     }
     for record in records {
         let score = record.get("relevance_score").and_then(Value::as_f64);
@@ -129,7 +129,7 @@ pub(super) fn conflicts(out: &mut Output, answer: &Value) -> anyhow::Result<()> 
         return out.ids(found.iter().map(|conflict| text(conflict, "/id")));
     }
     if found.is_empty() {
-        talk("no conflicts");
+        inform("no conflicts");
         return Ok(());
     }
     let mut rows = Table::new(&["CONFLICT", "STATUS", "FOUND", "UNITS"]);
@@ -155,7 +155,7 @@ pub(super) fn conflicts(out: &mut Output, answer: &Value) -> anyhow::Result<()> 
     let total = number(answer, "/conflicts_total");
     let left = total.saturating_sub(found.len() as u64);
     if left > 0 {
-        talk(format_args!("{left} of {total} conflicts are not shown"));
+        inform(format_args!("{left} of {total} conflicts are not shown"));
     }
     Ok(())
 }
@@ -206,7 +206,7 @@ pub(super) fn replayed(out: &mut Output, answer: &Value) -> anyhow::Result<()> {
     let total = number(answer, "/total_events");
     let left = total.saturating_sub(timeline.len() as u64);
     if left > 0 {
-        talk(format_args!(
+        inform(format_args!(
             "{left} of {total} events are not shown; --depth full_trace shows all"
         ));
     }
@@ -217,13 +217,13 @@ pub(super) fn compacted(out: &mut Output, strategy: &str, answer: &Value) -> any
     let affected = number(answer, "/units_affected");
     if strategy == "purge" {
         let bytes = number(answer, "/storage_reclaimed_bytes");
-        let units = many(affected, "unit");
+        let units = plural(affected, "unit");
         out.line(format_args!(
             "the words of {units} are erased, {bytes} bytes"
         ))?;
         let made = answer.pointer("/derived_units").and_then(Value::as_array);
         if let Some(made) = made.filter(|made| !made.is_empty()) {
-            let made = many(made.len() as u64, "unit");
+            let made = plural(made.len() as u64, "unit");
             out.line(format_args!(
                 "{made} of these the field had made of the others"
             ))?;
@@ -256,6 +256,6 @@ pub(super) fn compacted(out: &mut Output, strategy: &str, answer: &Value) -> any
     };
     out.line(format_args!(
         "{} archived, {summaries} written",
-        many(affected, "unit")
+        plural(affected, "unit")
     ))
 }

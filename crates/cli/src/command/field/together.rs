@@ -4,7 +4,7 @@ use canon::{Map, Value};
 use clap::{Args, ValueEnum};
 use serde_json::json;
 
-use super::args::Speaker;
+use super::args::SenderArgs;
 use super::with;
 use crate::exit::Exit;
 use crate::output::{Output, is_quiet, shorten};
@@ -40,7 +40,7 @@ pub(crate) struct SessionArgs {
     #[arg(long = "admit", value_name = "ROLE")]
     admit: Vec<String>,
     #[command(flatten)]
-    speaker: Speaker,
+    speaker: SenderArgs,
 }
 
 /// A step of a task.
@@ -87,7 +87,7 @@ pub(crate) struct TaskArgs {
     #[arg(long)]
     reason: Option<String>,
     #[command(flatten)]
-    speaker: Speaker,
+    speaker: SenderArgs,
 }
 
 /// A step of a handoff.
@@ -124,7 +124,7 @@ pub(crate) struct HandoffArgs {
     #[arg(long, value_name = "TEXT")]
     summary: Option<String>,
     #[command(flatten)]
-    speaker: Speaker,
+    speaker: SenderArgs,
 }
 
 fn word(step: impl ValueEnum) -> String {
@@ -138,7 +138,7 @@ fn text<'a>(answer: &'a Value, pointer: &str) -> &'a str {
 }
 
 /// Says what became of something: its id alone for a program, and the words for a person.
-fn print(speaker: &Speaker, answer: &Value, id: &str, words: &str) -> anyhow::Result<Exit> {
+fn print(speaker: &SenderArgs, answer: &Value, id: &str, words: &str) -> anyhow::Result<Exit> {
     let mut out = Output::stdout();
     let id = shorten(id, 256);
     match (speaker.place.json, is_quiet()) {

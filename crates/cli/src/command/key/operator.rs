@@ -47,14 +47,14 @@ const TRIES: u32 = 20;
 /// The first words of a client.
 #[derive(Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-struct Knock {
+struct ClientHello {
     nonce: String,
 }
 
 /// The server's: it knows the secret.
 #[derive(Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-struct Welcome {
+struct ServerHello {
     nonce: String,
     proof: String,
 }
@@ -62,7 +62,7 @@ struct Welcome {
 /// A question or an answer, as the text that the proof is of.
 #[derive(Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-struct Proven {
+struct ProvenText {
     said: String,
     proof: String,
 }
@@ -86,18 +86,18 @@ impl fmt::Debug for Secret {
 
 /// What is being proven: a proof of one thing is none of another.
 #[derive(Clone, Copy)]
-enum Act {
+enum ProofPurpose {
     Welcome,
     Question,
     Answer,
 }
 
 impl Secret {
-    fn mac(&self, act: Act, nonces: [&str; 2], said: &str) -> io::Result<Hmac<Sha256>> {
+    fn mac(&self, act: ProofPurpose, nonces: [&str; 2], said: &str) -> io::Result<Hmac<Sha256>> {
         let act = match act {
-            Act::Welcome => "welcome",
-            Act::Question => "question",
-            Act::Answer => "answer",
+            ProofPurpose::Welcome => "welcome",
+            ProofPurpose::Question => "question",
+            ProofPurpose::Answer => "answer",
         };
         let mac = Hmac::<Sha256>::new_from_slice(self.0.as_bytes());
         let mut mac = mac.map_err(io::Error::other)?;
@@ -108,13 +108,19 @@ impl Secret {
         Ok(mac)
     }
 
-    fn proof(&self, act: Act, nonces: [&str; 2], said: &str) -> io::Result<String> {
+    fn proof(&self, act: ProofPurpose, nonces: [&str; 2], said: &str) -> io::Result<String> {
         let bytes = self.mac(act, nonces, said)?.finalize().into_bytes();
         Ok(bytes.iter().map(|byte| format!("{byte:02x}")).collect())
     }
 
     /// Checks a proof, in the same time whatever is wrong with it.
-    fn check(&self, act: Act, nonces: [&str; 2], said: &str, proof: &str) -> io::Result<()> {
+    fn check(
+        &self,
+        act: ProofPurpose,
+        nonces: [&str; 2],
+        said: &str,
+        proof: &str,
+    ) -> io::Result<()> {
         let digits = proof.as_bytes().chunks(2).map(|pair| {
             let pair = std::str::from_utf8(pair).ok()?;
             u8::from_str_radix(pair, 16).ok()
@@ -129,19 +135,19 @@ impl Secret {
 
 /// Where a running server listens for the operator.
 #[derive(Debug)]
-pub(crate) struct Door {
+pub(crate) struct OperatorListener {
     listener: TcpListener,
     secret: Secret,
     file: PathBuf,
 }
 
 /// Somebody at the door.
-struct Asker {
+struct OperatorConnection {
     is_operator: Arc<AtomicBool>,
     task: AbortHandle,
 }
 
-impl Door {
+impl OperatorListener {
     /// Opens it, and writes down where it is.
     ///
     /// # Errors
@@ -167,7 +173,7 @@ impl Door {
 
     /// Answers until it is dropped.
     pub(crate) async fn serve(self, engine: Engine) {
-        let mut askers: VecDeque<Asker> = VecDeque::new();
+        let mut askers: VecDeque<OperatorConnection> = VecDeque::new();
         loop {
             let Ok((stream, _)) = self.listener.accept().await else {
                 // Out of descriptors, perhaps: others give theirs back.
@@ -194,12 +200,12 @@ impl Door {
                 let _ = tokio::time::timeout(PATIENCE, answered).await;
             });
             let task = task.abort_handle();
-            askers.push_back(Asker { is_operator, task });
+            askers.push_back(OperatorConnection { is_operator, task });
         }
     }
 }
 
-impl Drop for Door {
+impl Drop for OperatorListener {
     fn drop(&mut self) {
         // One that stays behind leads to a closed port, and whoever follows it finds the directory free.
         let _ = std::fs::remove_file(&self.file);
@@ -214,17 +220,22 @@ async fn answer(
 ) -> io::Result<()> {
     let mut stream = BufReader::new(stream);
     let introduced = tokio::time::timeout(PATIENCE_WITH_STRANGERS, async {
-        let knock: Knock = read_line(&mut stream).await?;
+        let knock: ClientHello = read_line(&mut stream).await?;
         let nonce = random_hex::<16>().map_err(io::Error::other)?;
         let nonces = [knock.nonce.as_str(), nonce.as_str()];
-        let proof = secret.proof(Act::Welcome, nonces, "")?;
-        let welcome = Welcome {
+        let proof = secret.proof(ProofPurpose::Welcome, nonces, "")?;
+        let welcome = ServerHello {
             nonce: nonce.clone(),
             proof,
         };
         write_line(&mut stream, &welcome).await?;
-        let question: Proven = read_line(&mut stream).await?;
-        secret.check(Act::Question, nonces, &question.said, &question.proof)?;
+        let question: ProvenText = read_line(&mut stream).await?;
+        secret.check(
+            ProofPurpose::Question,
+            nonces,
+            &question.said,
+            &question.proof,
+        )?;
         Ok::<_, io::Error>((knock.nonce, nonce, question.said))
     });
     let (theirs, ours, said) = introduced.await.map_err(io::Error::other)??;
@@ -235,8 +246,8 @@ async fn answer(
         problem: changed.err().map(|error| error.to_string()),
     };
     let said = serde_json::to_string(&said).map_err(io::Error::other)?;
-    let proof = secret.proof(Act::Answer, [&theirs, &ours], &said)?;
-    write_line(&mut stream, &Proven { said, proof }).await
+    let proof = secret.proof(ProofPurpose::Answer, [&theirs, &ours], &said)?;
+    write_line(&mut stream, &ProvenText { said, proof }).await
 }
 
 async fn read_line<T: serde::de::DeserializeOwned>(
@@ -293,10 +304,10 @@ async fn ask(data: &Path, key: ApiKey) -> Option<anyhow::Result<()>> {
     let asked = tokio::time::timeout(PATIENCE, async {
         let nonces = [nonces[0].as_str(), nonces[1].as_str()];
         let said = serde_json::to_string(&key).map_err(io::Error::other)?;
-        let proof = secret.proof(Act::Question, nonces, &said)?;
-        write_line(&mut stream, &Proven { said, proof }).await?;
-        let answer: Proven = read_line(&mut stream).await?;
-        secret.check(Act::Answer, nonces, &answer.said, &answer.proof)?;
+        let proof = secret.proof(ProofPurpose::Question, nonces, &said)?;
+        write_line(&mut stream, &ProvenText { said, proof }).await?;
+        let answer: ProvenText = read_line(&mut stream).await?;
+        secret.check(ProofPurpose::Answer, nonces, &answer.said, &answer.proof)?;
         serde_json::from_str::<Answer>(&answer.said).map_err(io::Error::other)
     });
     Some(match asked.await {
@@ -327,11 +338,11 @@ async fn introduced(
         let introduced = tokio::time::timeout(PATIENCE, async {
             let stream = TcpStream::connect(address).await?;
             let mut stream = BufReader::new(stream);
-            let knock = Knock {
+            let knock = ClientHello {
                 nonce: nonce.clone(),
             };
             write_line(&mut stream, &knock).await?;
-            let welcome: Welcome = read_line(&mut stream).await?;
+            let welcome: ServerHello = read_line(&mut stream).await?;
             Ok::<_, io::Error>((stream, welcome))
         });
         match introduced.await {
@@ -339,7 +350,7 @@ async fn introduced(
             Ok(Ok((stream, welcome))) => {
                 let nonces = [nonce, welcome.nonce];
                 let theirs = [nonces[0].as_str(), nonces[1].as_str()];
-                let shown = secret.check(Act::Welcome, theirs, "", &welcome.proof);
+                let shown = secret.check(ProofPurpose::Welcome, theirs, "", &welcome.proof);
                 return shown.ok().map(|()| (stream, nonces));
             }
             Ok(Err(error)) if error.kind() == io::ErrorKind::ConnectionRefused => return None,

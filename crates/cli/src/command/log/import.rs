@@ -11,7 +11,7 @@ use runs::replay::{BUNDLE_BYTES_MAX, BUNDLE_FORMAT, Bundle};
 use crate::args::Connection;
 use crate::client::{Client, Target, Task, fresh_key};
 use crate::exit::{Exit, OrHint, Problem};
-use crate::output::{Output, talk};
+use crate::output::{Output, inform};
 
 /// What `--help` shows.
 pub(crate) const EXAMPLES: &str = "\
@@ -64,7 +64,7 @@ pub(super) async fn run(args: &ImportArgs) -> anyhow::Result<Exit> {
         return Ok(Exit::Ok);
     }
     Output::stdout().line(&task.id)?;
-    talk(format_args!(
+    inform(format_args!(
         "{} is here, {}; to replay it: reprise replay {}",
         task.id, task.status, task.id
     ));

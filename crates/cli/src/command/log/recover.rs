@@ -8,7 +8,7 @@ use store::{Options, SqliteStore};
 
 use crate::args::LogRecoverArgs;
 use crate::exit::{Exit, OrHint, Problem};
-use crate::output::{Output, talk};
+use crate::output::{Output, inform};
 use crate::signing;
 
 pub(super) fn run(args: &LogRecoverArgs) -> anyhow::Result<Exit> {
@@ -25,7 +25,7 @@ pub(super) fn run(args: &LogRecoverArgs) -> anyhow::Result<Exit> {
         Problem::new(error.to_string(), hint)
     })?;
     let Some((store, lost)) = opened else {
-        talk("nothing is lost, and nothing was changed");
+        inform("nothing is lost, and nothing was changed");
         return Ok(Exit::Ok);
     };
     // Makes the file when the directory has none: then no head was ever signed.
@@ -42,7 +42,7 @@ pub(super) fn run(args: &LogRecoverArgs) -> anyhow::Result<Exit> {
     let id = BatchId::from_body(&RandomIds.body());
     let now = SystemClock.now();
     let first = crate::wait(async {
-        let begins = engine::Beginning::Recovery(recovered.clone());
+        let begins = engine::HeadReason::Recovery(recovered.clone());
         engine::seal_first(&store, &authority, (id, now), begins)
             .await
             .or_hint(

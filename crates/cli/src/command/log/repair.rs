@@ -6,7 +6,7 @@ use store::{Repair, Unreadable};
 use super::{check, problem};
 use crate::args::LogRepairArgs;
 use crate::exit::Exit;
-use crate::output::{Output, Paint, Progress, many, shorten, talk};
+use crate::output::{Output, Paint, Progress, inform, plural, shorten};
 
 pub(super) fn run(args: &LogRepairArgs) -> anyhow::Result<Exit> {
     let data = args.data.data.as_path();
@@ -72,7 +72,7 @@ pub(super) fn run(args: &LogRepairArgs) -> anyhow::Result<Exit> {
             let text = shorten(problem, 500);
             out.line(out.paint(Paint::Bad, &text))?;
         }
-        tell(args.apply, is_whole, &repair, left.len());
+        report(args.apply, is_whole, &repair, left.len());
     }
     Ok(if is_good { Exit::Ok } else { Exit::No })
 }
@@ -98,20 +98,20 @@ fn line(found: &Unreadable) -> String {
     )
 }
 
-fn tell(applied: bool, is_whole: bool, repair: &Repair, left: usize) {
+fn report(applied: bool, is_whole: bool, repair: &Repair, left: usize) {
     let (events, blobs) = (repair.events.len(), repair.blobs.len());
     if !repair.unmended.is_empty() {
         for problem in &repair.unmended {
-            talk(format_args!("still damaged: {}", shorten(problem, 300)));
+            inform(format_args!("still damaged: {}", shorten(problem, 300)));
         }
-        talk(
+        inform(
             "pages of the database itself are damaged, and what was in them is nowhere else: restore a backup. Without one, \
              `sqlite3 reprise.db .recover` saves rows, which this program does not take for a log",
         );
         return;
     }
     if !repair.database.is_empty() {
-        talk(match applied {
+        inform(match applied {
             true => {
                 "the indexes were made again from their tables, and what is folded from the events was folded again"
             }
@@ -121,13 +121,13 @@ fn tell(applied: bool, is_whole: bool, repair: &Repair, left: usize) {
         });
     }
     if !repair.notes.is_empty() {
-        talk(match applied {
+        inform(match applied {
             true => "the notes were written again from what the rest of the log tells",
             false => "the notes would be written again from what the rest of the log tells",
         });
     }
     if !repair.flaws.is_empty() {
-        talk(match applied {
+        inform(match applied {
             true => "what was changed in the database is as this program makes it again",
             false => {
                 "what was changed in the database would be made again as this program makes it"
@@ -135,7 +135,7 @@ fn tell(applied: bool, is_whole: bool, repair: &Repair, left: usize) {
         });
     }
     if !repair.claims.is_empty() {
-        talk(match applied {
+        inform(match applied {
             true => {
                 "that idempotency keys are lost is noted: requests of that time are carried out again when they are repeated"
             }
@@ -143,7 +143,7 @@ fn tell(applied: bool, is_whole: bool, repair: &Repair, left: usize) {
         });
     }
     if repair.head {
-        talk(match applied {
+        inform(match applied {
             true => {
                 "the file `head` was written from the log as it is: whether events are missing after its end cannot be known"
             }
@@ -153,24 +153,24 @@ fn tell(applied: bool, is_whole: bool, repair: &Repair, left: usize) {
         });
     }
     if is_whole {
-        talk("everything can be read: there is nothing to repair");
+        inform("everything can be read: there is nothing to repair");
     } else if let Some(folder) = &repair.aside {
-        talk(format_args!(
+        inform(format_args!(
             "{events} events became headers and {blobs} blobs were taken out; what was stored is kept in `{}`",
             folder.display()
         ));
     } else if !applied {
-        talk(format_args!(
+        inform(format_args!(
             "{events} events would become headers and {blobs} blobs would be taken out; nothing was changed. \
              Restore a backup if there is one, or run it again with --apply"
         ));
     }
     match left {
-        0 if applied || is_whole => talk("`log verify` finds nothing wrong"),
+        0 if applied || is_whole => inform("`log verify` finds nothing wrong"),
         0 => {}
-        left => talk(format_args!(
+        left => inform(format_args!(
             "`log verify` finds {} that a repair does not mend",
-            many(left, "problem")
+            plural(left, "problem")
         )),
     }
 }

@@ -10,7 +10,7 @@ use serde_json::json;
 use super::{ReplayArgs, source_of};
 use crate::client::{Client, Page, Target};
 use crate::exit::{Exit, Problem, is_refused};
-use crate::output::{Output, Paint, Table, shorten, talk};
+use crate::output::{Output, Paint, Table, inform, shorten};
 
 /// Lists the keys of a Task on a server.
 pub(super) async fn online(args: &ReplayArgs, task: &str) -> anyhow::Result<Exit> {
@@ -23,22 +23,22 @@ pub(super) async fn online(args: &ReplayArgs, task: &str) -> anyhow::Result<Exit
 }
 
 /// What a key may read of a run.
-pub(super) struct Recorded {
+pub(super) struct RecordedKeys {
     pub(super) source: Source,
     /// False where only its events could be read, without what is not public.
     pub(super) is_whole: bool,
 }
 
 /// Reads the record of a Task: all of it if this key may, else its events alone.
-pub(super) async fn recorded(client: &Client, task: &str) -> anyhow::Result<Recorded> {
+pub(super) async fn recorded(client: &Client, task: &str) -> anyhow::Result<RecordedKeys> {
     let path = ["v1", "tasks", task, "bundle"];
     match client.get_bytes(&path, &[]).await {
-        Ok(bytes) => Ok(Recorded {
+        Ok(bytes) => Ok(RecordedKeys {
             source: source_of(&bytes, "what the server sent")?,
             is_whole: true,
         }),
         Err(error) if is_refused(&error, &["permission_denied", "policy_violation"]) => {
-            Ok(Recorded {
+            Ok(RecordedKeys {
                 source: of_events(client, task).await?,
                 is_whole: false,
             })
@@ -97,14 +97,14 @@ pub(super) fn show(source: &Source, as_json: bool, task: Option<&str>) -> anyhow
         Some(task) => format!("reprise replay {task}"),
         None => "reprise replay --bundle FILE".to_owned(),
     };
-    talk(format_args!(
+    inform(format_args!(
         "to change one: {command} --set KEY=TEXT, or --override KEY=FILE for JSON"
     ));
     let checkpoint = keys
         .iter()
         .find_map(|key| key.key.strip_prefix("host:checkpoint:"));
     if let Some(checkpoint) = checkpoint {
-        talk(format_args!(
+        inform(format_args!(
             "to start later: {command} --from {checkpoint}"
         ));
     }

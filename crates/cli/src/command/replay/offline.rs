@@ -7,7 +7,7 @@ use std::path::Path;
 use canon::{Map, Value};
 use domain::Kind;
 use receipts::Receipt;
-use runs::replay::{self, Issuing, Progress, ReadArtifact, RequestError, Source};
+use runs::replay::{self, Progress, ReadArtifact, ReceiptIssuer, RequestError, Source};
 use runs::workflow::{Registry, builtin};
 use serde_json::json;
 
@@ -93,14 +93,14 @@ fn request(
     Ok((prepared.into_local(&mut artifacts), artifacts))
 }
 
-fn issuing(args: &ReplayArgs, source: &Source) -> Issuing {
+fn issuing(args: &ReplayArgs, source: &Source) -> ReceiptIssuer {
     let receipt = source.receipt.as_ref().map(Receipt::as_map);
     let stated = |name: &str| {
         let issuer = receipt?.get("issuer")?;
         issuer.get(name)?.as_str().map(str::to_owned)
     };
     let offline = &args.offline;
-    Issuing {
+    ReceiptIssuer {
         id: offline
             .issuer
             .clone()

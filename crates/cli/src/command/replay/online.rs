@@ -7,13 +7,13 @@ use canon::{Value, jcs};
 use runs::replay::{ReadArtifact, question};
 use serde_json::json;
 
-use super::keys::{Recorded, recorded};
+use super::keys::{RecordedKeys, recorded};
 use super::report::Report;
-use super::request::{Large, Names, Prepared, given_keys, own, prepare};
+use super::request::{Large, Names, PreparedRequest, given_keys, own, prepare};
 use super::{ReplayArgs, trial};
 use crate::client::{Client, Cursor, Flow, Target, Task, Write, follow, fresh_key};
 use crate::exit::{Exit, Problem, is_refused};
-use crate::output::{Output, Progress, talk};
+use crate::output::{Output, Progress, inform};
 
 /// Replays and tells.
 pub(super) async fn run(args: &ReplayArgs, task: &str) -> anyhow::Result<Exit> {
@@ -47,7 +47,7 @@ pub(super) async fn run(args: &ReplayArgs, task: &str) -> anyhow::Result<Exit> {
             out.json(&accepted.raw)?;
         } else {
             out.line(format_args!("{}  {}", accepted.id, accepted.status))?;
-            talk(format_args!(
+            inform(format_args!(
                 "to follow it: reprise task watch {}",
                 accepted.id
             ));
@@ -106,8 +106,8 @@ pub(super) async fn read_artifacts(
 async fn rehearse(
     client: &Client,
     args: &ReplayArgs,
-    recorded: &Recorded,
-    prepared: &Prepared,
+    recorded: &RecordedKeys,
+    prepared: &PreparedRequest,
 ) -> anyhow::Result<()> {
     if !recorded.is_whole {
         return trial::check_names(&recorded.source, given_keys(args));

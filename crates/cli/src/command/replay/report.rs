@@ -4,7 +4,7 @@ use serde_json::{Value, json};
 
 use crate::client::Event;
 use crate::exit::Exit;
-use crate::output::{Output, Paint, Table, many, printable, shorten, talk};
+use crate::output::{Output, Paint, Table, inform, plural, printable, shorten};
 
 /// The result of a replay.
 #[derive(Debug, Default)]
@@ -196,7 +196,7 @@ impl Report {
             block(&mut out, "answer", answer)?;
         }
         for command in next {
-            talk(format_args!("next: {command}"));
+            inform(format_args!("next: {command}"));
         }
         Ok(())
     }
@@ -217,7 +217,7 @@ impl Report {
     }
 
     pub(super) fn verdict(&self) -> (String, Paint) {
-        let (status, events) = (&self.status, many(self.events, "event"));
+        let (status, events) = (&self.status, plural(self.events, "event"));
         let is_exact = self.mode == "exact";
         match (self.completed, self.equal) {
             (true, true) if is_exact || self.applied.is_empty() => (

@@ -14,7 +14,7 @@ use crate::exit::{OrHint, Problem};
 
 /// A request, and the values that are too large to stand in it.
 #[derive(Debug, Clone)]
-pub(super) struct Prepared {
+pub(super) struct PreparedRequest {
     pub(super) body: Map<String, Value>,
     large: Vec<Large>,
 }
@@ -26,7 +26,7 @@ pub(super) struct Large {
     pub(super) bytes: Vec<u8>,
 }
 
-impl Prepared {
+impl PreparedRequest {
     /// Takes the values that are too large.
     pub(super) fn take_large(&mut self) -> Vec<Large> {
         std::mem::take(&mut self.large)
@@ -97,7 +97,7 @@ pub(super) fn prepare(
     args: &ReplayArgs,
     names: Names,
     asks: impl Fn(&str) -> Option<Ask>,
-) -> anyhow::Result<Prepared> {
+) -> anyhow::Result<PreparedRequest> {
     if let Some(file) = &args.request {
         let text = task::read(file)?;
         let mut body = canon::read_object(text.as_bytes(), Integers::Safe).or_hint(
@@ -105,7 +105,7 @@ pub(super) fn prepare(
             "the file must hold a replay request, such as {\"mode\": \"exact\"}",
         )?;
         refresh(args, &mut body);
-        return Ok(Prepared {
+        return Ok(PreparedRequest {
             body,
             large: Vec::new(),
         });
@@ -157,7 +157,7 @@ pub(super) fn prepare(
         let policy = json!({"replay_policy": {"on_stale_input": "fail"}});
         body.insert("metadata".to_owned(), policy);
     }
-    Ok(Prepared { body, large })
+    Ok(PreparedRequest { body, large })
 }
 
 /// Adds what is to be live.

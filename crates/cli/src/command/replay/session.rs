@@ -8,14 +8,14 @@ use runs::replay::question;
 use serde_json::json;
 use tokio::time::{Instant, sleep};
 
-use super::keys::{Recorded, recorded};
+use super::keys::{RecordedKeys, recorded};
 use super::online::{read_artifacts, upload};
 use super::report::Report;
-use super::request::{Names, Prepared, given_keys, prepare};
+use super::request::{Names, PreparedRequest, given_keys, prepare};
 use super::{ReplayArgs, trial};
 use crate::client::{Client, Event, Page, Target, Write, fresh_key};
 use crate::exit::{Exit, Problem, is_refused};
-use crate::output::{Output, Paint, Progress, Table, shorten, talk};
+use crate::output::{Output, Paint, Progress, Table, inform, shorten};
 
 /// How often the fork is asked for news.
 const LOOK_EVERY: Duration = Duration::from_millis(200);
@@ -64,11 +64,11 @@ pub(super) async fn run(args: &ReplayArgs, session: &str) -> anyhow::Result<Exit
         }
         return Ok(Exit::Ok);
     }
-    let mut told = Told {
+    let mut told = SessionReplayStatus {
         fork: fork.to_owned(),
         source: session.to_owned(),
         mode,
-        ..Told::default()
+        ..SessionReplayStatus::default()
     };
     let progress = Progress::begin("replaying");
     told.listen(&client).await?;
@@ -93,7 +93,7 @@ fn text<'a>(value: &'a Value, name: &str) -> Option<&'a str> {
 async fn changed_tasks(
     client: &Client,
     args: &ReplayArgs,
-) -> anyhow::Result<BTreeMap<String, Recorded>> {
+) -> anyhow::Result<BTreeMap<String, RecordedKeys>> {
     let mut found = BTreeMap::new();
     for name in given_keys(args) {
         // What names no task is told when the request is put together.
@@ -117,9 +117,9 @@ async fn changed_tasks(
 /// own record, whatever came of the others.
 async fn rehearse(
     client: &Client,
-    recorded: &BTreeMap<String, Recorded>,
+    recorded: &BTreeMap<String, RecordedKeys>,
     args: &ReplayArgs,
-    prepared: &Prepared,
+    prepared: &PreparedRequest,
 ) -> anyhow::Result<()> {
     let mut artifacts = read_artifacts(client, args).await?;
     let body = prepared.clone().into_local(&mut artifacts);
@@ -144,7 +144,7 @@ async fn rehearse(
 
 /// What a fork tells of the replays in it.
 #[derive(Debug, Default)]
-struct Told {
+struct SessionReplayStatus {
     fork: String,
     source: String,
     mode: String,
@@ -156,7 +156,7 @@ struct Told {
     end: Value,
 }
 
-impl Told {
+impl SessionReplayStatus {
     /// Reads the events of the fork until it says that it is done.
     async fn listen(&mut self, client: &Client) -> anyhow::Result<()> {
         let mut after: Option<String> = None;
@@ -282,7 +282,7 @@ impl Told {
         }
         table.print(&mut out, "")?;
         if !self.completed() {
-            talk("the first replay that fails ends the replay of a session");
+            inform("the first replay that fails ends the replay of a session");
         }
         Ok(())
     }

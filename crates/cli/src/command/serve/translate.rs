@@ -83,7 +83,11 @@ pub(super) fn fields(fields: &config::Fields) -> field::Config {
         2 => field::Level::Standard,
         _ => field::Level::Full,
     };
-    field::Config::at(level)
+    let timeout = i64::from(fields.vote_timeout_s.0) * 1_000_000;
+    field::Config {
+        vote_timeout_us: (timeout > 0).then_some(timeout),
+        ..field::Config::at(level)
+    }
 }
 
 /// Finds the address that a name and a port mean; of several an IPv4 one, as clients try `localhost`.
@@ -165,11 +169,11 @@ pub(super) fn outside(settings: &Settings) -> effects::Config {
 pub(super) fn demands(settings: &config::Governed) -> engine::Demands {
     engine::Demands {
         mode: match settings.mode {
-            config::LeastMode::LogOnly => engine::Least::LogOnly,
-            config::LeastMode::Shadow => engine::Least::Shadow,
-            config::LeastMode::Enforce => engine::Least::Enforce,
+            config::ModeSetting::LogOnly => engine::MinimumMode::LogOnly,
+            config::ModeSetting::Shadow => engine::MinimumMode::Shadow,
+            config::ModeSetting::Enforce => engine::MinimumMode::Enforce,
         },
-        blocks_unmatched: settings.unmatched_policy == config::Unmatched::Block,
-        configured_contracts: settings.contracts == config::Brought::Configured,
+        blocks_unmatched: settings.unmatched_policy == config::UnmatchedTools::Block,
+        configured_contracts: settings.contracts == config::ContractSource::Configured,
     }
 }

@@ -15,7 +15,7 @@ use crate::args::TaskShowArgs;
 use crate::client::{Client, Page, Target};
 use crate::command::replay::{read_bytes, source_of};
 use crate::exit::{Exit, OrHint, Problem};
-use crate::output::{Output, Pager, Paint, many, printable};
+use crate::output::{Output, Pager, Paint, plural, printable};
 
 /// Shows a run.
 pub(super) async fn run(args: TaskShowArgs) -> anyhow::Result<Exit> {
@@ -39,7 +39,7 @@ pub(super) async fn run(args: TaskShowArgs) -> anyhow::Result<Exit> {
         return Ok(verdict(&told));
     }
     let mut out = Pager::start(args.no_pager);
-    Teller {
+    TranscriptPrinter {
         out: &mut out,
         told: &told,
         is_whole: args.step.is_some(),
@@ -94,7 +94,7 @@ async fn raw(args: &TaskShowArgs, told: &Value) -> anyhow::Result<Exit> {
                 continue;
             }
             stored(&mut out, bytes)?;
-            for (member, digest) in kept_beside(&value) {
+            for (member, digest) in external_members(&value) {
                 let blob = bundle
                     .blobs()
                     .iter()
@@ -120,7 +120,7 @@ async fn raw(args: &TaskShowArgs, told: &Value) -> anyhow::Result<Exit> {
             // Stored events are canonical: these are their bytes.
             stored(&mut out, &jcs(event))?;
             let id = event.get("id").and_then(Value::as_str).unwrap_or_default();
-            for (member, digest) in kept_beside(event) {
+            for (member, digest) in external_members(event) {
                 let path = ["v1", "artifacts", id, "content"];
                 match client.get_bytes(&path, &[("member", &member)]).await {
                     Ok(bytes) => beside(&mut out, id, &member, &bytes)?,
@@ -150,7 +150,7 @@ fn beside(out: &mut Output, event: &str, member: &str, bytes: &[u8]) -> anyhow::
 }
 
 /// Returns what an event keeps beside itself: member and digest.
-fn kept_beside(event: &Value) -> Vec<(String, String)> {
+fn external_members(event: &Value) -> Vec<(String, String)> {
     let listed = event.pointer("/payload/blobs").and_then(Value::as_object);
     let listed = listed
         .into_iter()
@@ -178,14 +178,14 @@ fn wanted_events(told: &Value, is_narrowed: bool) -> Vec<String> {
 }
 
 /// Writes a transcript for people.
-struct Teller<'a> {
+struct TranscriptPrinter<'a> {
     out: &'a mut Pager,
     told: &'a Value,
     /// True when one step is told, with everything.
     is_whole: bool,
 }
 
-impl Teller<'_> {
+impl TranscriptPrinter<'_> {
     fn all(&mut self) -> anyhow::Result<()> {
         if !self.is_whole {
             self.head()?;
@@ -518,8 +518,8 @@ impl Teller<'_> {
         };
         self.line(&format!(
             "  {}, {} read, {} written, {cost}",
-            many(number("model_calls"), "model call"),
-            many(number("input_tokens"), "token"),
+            plural(number("model_calls"), "model call"),
+            plural(number("input_tokens"), "token"),
             number("output_tokens"),
         ))?;
         let sealed = match told.pointer("/made_from/sealed") {

@@ -4,7 +4,7 @@
 use domain::Kind;
 use serde_json::Value;
 
-use crate::output::many;
+use crate::output::plural;
 
 /// Returns the words of an event.
 pub(super) fn detail(kind: &str, payload: &Value) -> String {
@@ -65,7 +65,7 @@ fn words(kind: Kind, payload: &Value) -> String {
         },
         Kind::TaskImported => {
             let bytes = number("/bundle_bytes").unwrap_or_default();
-            let bundle = format!("a bundle of {}", many(bytes, "byte"));
+            let bundle = format!("a bundle of {}", plural(bytes, "byte"));
             format!("{bundle}, {}", text("/bundle_sha256"))
         }
         Kind::ReceiptIssued | Kind::ReceiptImported => text("/receipt_id").to_owned(),
@@ -85,7 +85,7 @@ fn words(kind: Kind, payload: &Value) -> String {
         },
         Kind::TreeHeadSealed => {
             let size = number("/size").unwrap_or_default();
-            let sealed = format!("the receipt log with {}", many(size, "receipt"));
+            let sealed = format!("the receipt log with {}", plural(size, "receipt"));
             match payload.get("rotation").is_some_and(Value::is_object) {
                 true => format!("{sealed}, and a new signing key"),
                 false => sealed,
@@ -111,8 +111,8 @@ fn words(kind: Kind, payload: &Value) -> String {
         Kind::AgentMemoryRead => {
             let count = number("/count").unwrap_or_default();
             match text("/effect_key").starts_with("host:field.") {
-                true => format!("{} of the shared memory", many(count, "unit")),
-                false => format!("{} of the session", many(count, "message")),
+                true => format!("{} of the shared memory", plural(count, "unit")),
+                false => format!("{} of the session", plural(count, "message")),
             }
         }
         Kind::MessageDelta => format!("“{}”", text("/text")),
@@ -147,7 +147,7 @@ fn words(kind: Kind, payload: &Value) -> String {
         Kind::SessionTruncated => {
             let removed = number("/removed_turn_count").unwrap_or_default();
             in_brackets(
-                format!("{} removed", many(removed, "message")),
+                format!("{} removed", plural(removed, "message")),
                 text("/reason"),
             )
         }
@@ -162,13 +162,13 @@ fn words(kind: Kind, payload: &Value) -> String {
         Kind::ArtifactCreated => {
             let what = format!("{}  {}", text("/kind"), text("/mime_type"));
             match number("/bytes") {
-                Some(bytes) => format!("{what}  {}", many(bytes, "byte")),
+                Some(bytes) => format!("{what}  {}", plural(bytes, "byte")),
                 None => what,
             }
         }
         Kind::ArtifactUpdated => {
             let bytes = number("/bytes").unwrap_or_default();
-            format!("{}  {}", many(bytes, "byte"), text("/sha256"))
+            format!("{}  {}", plural(bytes, "byte"), text("/sha256"))
         }
         Kind::WorkspaceCreated => text("/name").to_owned(),
         Kind::WorkspaceUpdated => changed(payload),
@@ -241,7 +241,7 @@ fn replay_started(payload: &Value) -> String {
 
 fn replay_completed(payload: &Value) -> String {
     let events = payload.get("events_replayed").and_then(Value::as_u64);
-    let events = many(events.unwrap_or_default(), "event");
+    let events = plural(events.unwrap_or_default(), "event");
     let result = match payload.get("result_equal") {
         Some(Value::Bool(true)) => "the same result as the source",
         _ => "another result than the source",
@@ -258,7 +258,7 @@ fn session_replayed(payload: &Value) -> String {
         let list = payload.get(name).and_then(Value::as_array);
         list.map_or(0, Vec::len)
     };
-    let tasks = many(count("tasks") as u64, "task");
+    let tasks = plural(count("tasks") as u64, "task");
     let source = payload.get("source_session_id").and_then(Value::as_str);
     let source = source.unwrap_or_default();
     let how = match payload.get("completed") {
@@ -346,7 +346,7 @@ fn spoken(payload: &Value) -> String {
         .pointer("/blobs/parts/bytes")
         .and_then(Value::as_u64);
     if let (None, Some(bytes)) = (payload.get("parts"), beside) {
-        return format!("({} stored separately)", many(bytes, "byte"));
+        return format!("({} stored separately)", plural(bytes, "byte"));
     }
     let parts = payload.get("parts").and_then(Value::as_array);
     let texts = parts

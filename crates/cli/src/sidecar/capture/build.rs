@@ -13,7 +13,7 @@ use canon::{Digest, Number};
 
 use super::super::facts::{RequestIds, node_platform};
 use super::super::files::{WorkingTree, read_file};
-use super::super::hashing::{Wanted, artifact, below_root, is_structured, mode_of};
+use super::super::hashing::{RoleFile, artifact, below_root, is_structured, mode_of};
 use super::super::locate::package_manifest;
 use super::super::signature;
 use super::{CaptureArgs, Input, Plan, Ran, Report, hash_outputs};
@@ -43,14 +43,14 @@ pub(super) struct AhdArgs {
 #[command(next_help_heading = "Other kinds")]
 pub(super) struct GeneralArgs {
     /// A file or directory the run reads: role=path[:raw-bytes|:canonical-json|:tree].
-    #[arg(long = "input", value_name = "ROLE=PATH[:MODE]", value_parser = Wanted::parse)]
-    pub(super) inputs: Vec<Wanted>,
+    #[arg(long = "input", value_name = "ROLE=PATH[:MODE]", value_parser = RoleFile::parse)]
+    pub(super) inputs: Vec<RoleFile>,
     /// A file or directory the run writes.
-    #[arg(long = "output", value_name = "ROLE=PATH[:MODE]", value_parser = Wanted::parse)]
-    pub(super) outputs: Vec<Wanted>,
+    #[arg(long = "output", value_name = "ROLE=PATH[:MODE]", value_parser = RoleFile::parse)]
+    pub(super) outputs: Vec<RoleFile>,
     /// An output that every rerun is expected to repeat.
-    #[arg(long = "stable-output", value_name = "ROLE=PATH[:MODE]", value_parser = Wanted::parse)]
-    pub(super) stable_outputs: Vec<Wanted>,
+    #[arg(long = "stable-output", value_name = "ROLE=PATH[:MODE]", value_parser = RoleFile::parse)]
+    pub(super) stable_outputs: Vec<RoleFile>,
     /// Name of the tool that ran [default: the command's file name].
     #[arg(long, value_name = "NAME")]
     tool_name: Option<String>,
@@ -150,7 +150,7 @@ pub(super) fn inputs(
     if !ahd {
         let wanted = args.general.inputs.iter();
         return wanted
-            .map(|Wanted { role, path, mode }| {
+            .map(|RoleFile { role, path, mode }| {
                 let path = below_root(tree, path)?;
                 let mode = mode.unwrap_or_else(|| mode_of(tree, &path));
                 hash(role, &path, mode, Profile::Jcs1)

@@ -44,13 +44,13 @@ impl Relation {
 
 /// Where the rerun took place, as far as it can be told.
 #[derive(Debug)]
-pub(super) struct Here {
+pub(super) struct HostEnvironment {
     pub(super) platform: String,
     timezone: Option<String>,
     locale: Option<String>,
 }
 
-impl Here {
+impl HostEnvironment {
     /// Looks at this machine and at the caller's environment.
     pub(super) fn look() -> Self {
         let variable = |name: &str| std::env::var(name).ok().filter(|value| !value.is_empty());
@@ -78,15 +78,15 @@ impl Here {
 
 /// What the rerun gave.
 #[derive(Debug)]
-pub(super) struct Again<'a> {
-    pub(super) here: &'a Here,
+pub(super) struct RerunResult<'a> {
+    pub(super) here: &'a HostEnvironment,
     pub(super) inputs: &'a [Artifact],
     pub(super) outputs: &'a [Artifact],
     pub(super) exit_code: Option<i32>,
 }
 
-pub(super) fn compare(recorded: &General, again: &Again<'_>) -> Vec<Comparison> {
-    let Again {
+pub(super) fn compare(recorded: &General, again: &RerunResult<'_>) -> Vec<Comparison> {
+    let RerunResult {
         here,
         inputs,
         outputs,

@@ -3,7 +3,7 @@
 use std::process::Command;
 
 use serde_json::{Value, json};
-use testing::process::said;
+use testing::process::run_to_end;
 
 use super::{Ran, completion};
 
@@ -205,7 +205,7 @@ fn ap_rpl_nothing_outside_is_touched() {
         (&["replay", "--bundle", "run.bundle", "--list"], 0),
         (&["diff", "run.bundle", "run.bundle"], 0),
     ] {
-        let done = said(traced(args));
+        let done = run_to_end(traced(args));
         assert_eq!(done.code, code, "{done:?}");
         let text = std::fs::read_to_string(&trace).unwrap();
         let calls: Vec<&str> = text.lines().filter(|line| line.contains('(')).collect();
@@ -217,7 +217,7 @@ fn ap_rpl_nothing_outside_is_touched() {
         assert!(calls[0].contains("execve("), "{text}");
     }
     // The same trace sees the socket of a command that talks to a server.
-    said(traced(&[
+    run_to_end(traced(&[
         "task",
         "list",
         "--url",

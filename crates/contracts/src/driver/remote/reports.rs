@@ -3,7 +3,7 @@
 use domain::Timestamp;
 use serde_json::{Value, json};
 
-use crate::driver::{Driver, Ended};
+use crate::driver::{Driver, ExecutionEnd};
 use crate::event::CallKey;
 use crate::json::{self, Limits, Numbers};
 use crate::rules::Executors;
@@ -26,12 +26,12 @@ impl Driver {
                 Executors::All => true,
             };
             let ended = match is_wrapped {
-                true => Ended::Unknown,
-                false => Ended::Success(Some(output.text.clone())),
+                true => ExecutionEnd::Unknown,
+                false => ExecutionEnd::Success(Some(output.text.clone())),
             };
             if is_wrapped {
                 let call = output.call_id.clone();
-                self.tell("result_without_execution", now, &[("call_id", &call)]);
+                self.push_event("result_without_execution", now, &[("call_id", &call)]);
             }
             reports.extend(self.report_of(&key, &ended));
             self.settle_call(&tool, key, ended);
@@ -40,7 +40,7 @@ impl Driver {
     }
 
     /// Returns the report of an execution's end, for the server; none when it has none for such a call.
-    pub fn report(&self, ticket: u64, ended: &Ended) -> Option<Value> {
+    pub fn report(&self, ticket: u64, ended: &ExecutionEnd) -> Option<Value> {
         let (_, call) = self.tickets.get(&ticket)?;
         self.report_of(call.as_ref()?, ended)
     }
@@ -52,14 +52,14 @@ impl Driver {
         remote.proposals.get(call.as_ref()?).map(String::as_str)
     }
 
-    fn report_of(&self, key: &CallKey, ended: &Ended) -> Option<Value> {
+    fn report_of(&self, key: &CallKey, ended: &ExecutionEnd) -> Option<Value> {
         let proposal = self.remote.as_ref()?.proposals.get(key)?;
         let mut released = self.state.released();
         let (_, call) = released.find(|(known, _)| *known == key)?;
         let (outcome, output, code) = match ended {
-            Ended::Success(output) => ("success", output.as_deref(), None),
-            Ended::Failed { code } => ("error", None, Some(code.as_str())),
-            Ended::Unknown => ("unknown", None, None),
+            ExecutionEnd::Success(output) => ("success", output.as_deref(), None),
+            ExecutionEnd::Failed { code } => ("error", None, Some(code.as_str())),
+            ExecutionEnd::Unknown => ("unknown", None, None),
         };
         let parsed = output.and_then(|text| json::read(text, Limits::OUTPUT, Numbers::Any).ok());
         let mut fields = serde_json::Map::new();

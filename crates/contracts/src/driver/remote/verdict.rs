@@ -4,16 +4,16 @@ use domain::Timestamp;
 use serde::Deserialize;
 use serde_json::{Value, json};
 
-use super::before::preflight;
-use super::{Proposal, Proposed, Settled};
+use super::preflight::preflight;
+use super::{Proposal, ProposedResponse, SettledVerdict};
 use crate::canonical;
 use crate::checkpoint::Answers;
-use crate::driver::response::{Received, add_hosted};
-use crate::driver::{DriveError, Driver, Judged, Open, digest};
+use crate::driver::response::{ReceivedResponse, add_hosted};
+use crate::driver::{DriveError, Driver, JudgedResponse, Open, digest};
 use crate::event::{Call, CallKey, Event, Release, Responded};
 use crate::gate::{Action, Decision};
 use crate::json;
-use crate::judge::{Occasion, Status, judge};
+use crate::judge::{JudgeContext, Status, judge};
 use crate::narrow;
 use crate::reason::BlockReason;
 use crate::rules::{Feedback, Mode};
@@ -51,12 +51,12 @@ impl Driver {
         // A response that cannot be read is not asked for again here: that would need another preflight.
         let retries_left = std::mem::take(&mut open.retries_left);
         let (mut open, reply) = match self.received(attempt, open, (response, is_sse), now)? {
-            Received::Reply(open, reply) => (*open, *reply),
-            Received::Judged(judged) => return Ok(Proposal::Judged(Box::new(judged))),
+            ReceivedResponse::Reply(open, reply) => (*open, *reply),
+            ReceivedResponse::Judged(judged) => return Ok(Proposal::Judged(Box::new(judged))),
         };
         open.retries_left = retries_left;
         let body = self.proposal_body(&reply);
-        open.proposed = Some(Proposed { reply, asked: None });
+        open.proposed = Some(ProposedResponse { reply, asked: None });
         self.open.insert(attempt, open);
         Ok(Proposal::Propose(body))
     }
@@ -97,7 +97,7 @@ impl Driver {
         attempt: u64,
         answer: &Value,
         now: Timestamp,
-    ) -> Result<Settled, DriveError> {
+    ) -> Result<SettledVerdict, DriveError> {
         let mut open = self.open.remove(&attempt).ok_or(DriveError::Unknown)?;
         let mut proposed = open.proposed.take().ok_or(DriveError::Unknown)?;
         let Ok(answer) = ProposalAnswer::deserialize(answer) else {
@@ -137,7 +137,7 @@ impl Driver {
             }
             open.proposed = Some(proposed);
             self.open.insert(attempt, open);
-            return Ok(Settled::Waits {
+            return Ok(SettledVerdict::Waits {
                 questions: answer.approval_requests,
             });
         }
@@ -146,7 +146,7 @@ impl Driver {
     }
 
     /// A server that answers something else has perhaps judged the response: what it cost counts, and nothing is released.
-    fn unfit(&mut self, open: &Open, proposed: Proposed, now: Timestamp) -> DriveError {
+    fn unfit(&mut self, open: &Open, proposed: ProposedResponse, now: Timestamp) -> DriveError {
         let (reply, asked) = proposed.into_parts();
         self.discard(open, reply.usage(), asked, now);
         DriveError::Unfit
@@ -156,12 +156,12 @@ impl Driver {
         &mut self,
         attempt: u64,
         mut open: Open,
-        proposed: Proposed,
+        proposed: ProposedResponse,
         calls: Vec<Call>,
         answer: ProposalAnswer,
         now: Timestamp,
-    ) -> Result<Settled, DriveError> {
-        let Proposed { reply, asked } = proposed;
+    ) -> Result<SettledVerdict, DriveError> {
+        let ProposedResponse { reply, asked } = proposed;
         let blocked: Vec<usize> = answer
             .verdicts
             .iter()
@@ -197,7 +197,7 @@ impl Driver {
             (Mode::Enforce, Some(Action::Rejected)) => Release::Blocked,
             // The server says two things, or something that nobody here knows.
             _ => {
-                let proposed = Proposed { reply, asked };
+                let proposed = ProposedResponse { reply, asked };
                 return Err(self.unfit(&open, proposed, now));
             }
         };
@@ -231,9 +231,9 @@ impl Driver {
         let wire = open.request.wire();
         let released = |driver: &mut Self, body: Vec<u8>, decision: Option<Decision>| {
             if blocked.is_empty() {
-                driver.created.add(wire, &reply);
+                driver.released.add(wire, &reply);
             }
-            Ok(Settled::Judged(Box::new(Judged::Released {
+            Ok(SettledVerdict::Judged(Box::new(JudgedResponse::Released {
                 body,
                 decision,
             })))
@@ -247,18 +247,18 @@ impl Driver {
             (Some(Action::Rejected), Some(decision)) => {
                 let again = answer.status == "blocked" && can_retry(&decision);
                 if !again || open.retries_left == 0 {
-                    let judged = Judged::Rejected(Box::new(decision));
-                    return Ok(Settled::Judged(Box::new(judged)));
+                    let judged = JudgedResponse::Rejected(Box::new(decision));
+                    return Ok(SettledVerdict::Judged(Box::new(judged)));
                 }
                 open.retries_left -= 1;
                 open.told = self.retry_feedback(&decision);
                 let reason = decision.reason.map(BlockReason::as_str);
-                self.tell("retried", now, &[("reason", reason.unwrap_or_default())]);
+                self.push_event("retried", now, &[("reason", reason.unwrap_or_default())]);
                 let preflight = preflight(&open.request, self.looks_at_requests);
                 self.open.insert(attempt, open);
                 let mut decision = Box::new(decision);
                 decision.action = Action::Retried;
-                Ok(Settled::Again {
+                Ok(SettledVerdict::Again {
                     decision,
                     preflight,
                 })
@@ -271,7 +271,7 @@ impl Driver {
     fn compare(
         &mut self,
         open: &Open,
-        proposed: &Proposed,
+        proposed: &ProposedResponse,
         answer: &ProposalAnswer,
         now: Timestamp,
     ) {
@@ -283,7 +283,7 @@ impl Driver {
         if !in_step || proposed.asked.is_some() || self.rules.options().mode == Mode::LogOnly {
             return;
         }
-        let occasion = Occasion {
+        let occasion = JudgeContext {
             request: open.request.request(),
             now,
             proposal: None,
@@ -306,7 +306,7 @@ impl Driver {
             .find(|(own, theirs)| own.status() != theirs.verdict);
         if let Some((own, _)) = differs {
             let call = own.call_id().to_owned();
-            self.tell("verdict_differs", now, &[("call_id", &call)]);
+            self.push_event("verdict_differs", now, &[("call_id", &call)]);
         }
     }
 

@@ -18,7 +18,7 @@ pub trait LeaseStore: Send + Sync {
     /// they are gone, or means to stop them.
     fn take_over(
         &self,
-        whose: Whose,
+        whose: LeaseOwners,
         holder: Box<str>,
     ) -> BoxFuture<'_, Result<Vec<(LeaseName, u64)>, StoreFault>>;
 
@@ -45,7 +45,7 @@ pub type LeaseName = Position;
 
 /// Whose leases are taken over.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Whose {
+pub enum LeaseOwners {
     /// Everybody's. Only for a process that has the store to itself, before it works.
     Everybody,
     /// Those of one holder.

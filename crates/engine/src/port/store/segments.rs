@@ -11,7 +11,7 @@ pub trait SegmentStore {
         &self,
         _field: Position,
         _after: u64,
-    ) -> BoxFuture<'_, Result<Option<KeptSegment>, StoreFault>> {
+    ) -> BoxFuture<'_, Result<Option<StoredSegment>, StoreFault>> {
         Box::pin(async { Ok(None) })
     }
 
@@ -27,7 +27,7 @@ pub trait SegmentStore {
 }
 
 /// A segment as a store has it, or why what it has is not the segment that was handed over.
-pub type KeptSegment = Result<FieldSegment, UnusableSegment>;
+pub type StoredSegment = Result<FieldSegment, UnusableSegment>;
 
 /// A segment that is not what was handed over, or cannot be read.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]

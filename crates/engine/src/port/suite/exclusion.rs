@@ -9,8 +9,8 @@ use domain::{Blob, Decision, Position, ResourceKind, Timestamp};
 use super::model::bare;
 use super::{Model, Subject, agrees, wait};
 use crate::port::{
-    Claim, ClaimScope, Commit, CommitError, Expected, Fence, ListQuery, ReadEvents, Scope,
-    SealedTurn, Store, Whose,
+    Claim, ClaimScope, Commit, CommitError, ExpectedVersion, Fence, LeaseOwners, ListQuery,
+    ReadEvents, Scope, SealedTurn, Store,
 };
 
 pub(super) fn claim(name: &[u8], expires_at: i64) -> Claim {
@@ -93,7 +93,7 @@ pub fn a_document_that_must_not_exist_and_does_is_a_conflict<S: Subject>(make: i
     let known = model.documents()[0].id.clone();
     let error = refused_without_trace(&*store, &mut model, |commit| {
         let version = 0;
-        commit.expected.push(Expected { id: known, version });
+        commit.expected.push(ExpectedVersion { id: known, version });
     });
     assert!(matches!(error, CommitError::Conflict), "{error}");
 }
@@ -310,7 +310,7 @@ pub fn taking_over_gives_every_lease_a_new_epoch<S: Subject>(make: impl Fn() -> 
     let old = [take(&*store, 9).unwrap(), take(&*store, 4).unwrap()];
     let gone = take(&*store, 7).unwrap();
     release(&*store, 7);
-    let taken = wait(store.take_over(Whose::Everybody, "next".into())).unwrap();
+    let taken = wait(store.take_over(LeaseOwners::Everybody, "next".into())).unwrap();
     let names: Vec<u64> = taken.iter().map(|(name, _)| name.0).collect();
     assert_eq!(names, vec![4, 9]);
     for (name, epoch) in &taken {
@@ -321,14 +321,14 @@ pub fn taking_over_gives_every_lease_a_new_epoch<S: Subject>(make: impl Fn() -> 
     drop(store);
     let subject = subject.reopen();
     let store = subject.store();
-    let before = wait(store.take_over(Whose::Everybody, "third".into())).unwrap();
+    let before = wait(store.take_over(LeaseOwners::Everybody, "third".into())).unwrap();
     for (_, epoch) in &before {
         assert!(taken.iter().all(|(_, known)| epoch > known), "{epoch}");
     }
     release(&*store, 4);
     release(&*store, 9);
     assert_eq!(
-        wait(store.take_over(Whose::Everybody, "fourth".into())).unwrap(),
+        wait(store.take_over(LeaseOwners::Everybody, "fourth".into())).unwrap(),
         vec![]
     );
     let next = take(&*store, 4).unwrap();

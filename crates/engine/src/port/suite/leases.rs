@@ -8,7 +8,7 @@ use domain::{Position, Timestamp};
 
 use super::model::bare;
 use super::{Model, Subject, wait};
-use crate::port::{CommitError, Fence, Heartbeat, LeaseRequest, SealedTurn, Store, Whose};
+use crate::port::{CommitError, Fence, Heartbeat, LeaseOwners, LeaseRequest, SealedTurn, Store};
 
 const SECOND: i64 = 1_000_000;
 const START: i64 = 1_800_000_000 * SECOND;
@@ -146,7 +146,7 @@ pub fn taking_over_one_holder_leaves_the_others_alone<S: Subject>(make: impl Fn(
     let of_a = claim(&*store, "a", 0, &tasks[..2].to_vec());
     let of_b = claim(&*store, "b", 0, &tasks);
     assert_eq!(of_b.len(), 1);
-    let whose = Whose::Holder("a".into());
+    let whose = LeaseOwners::Holder("a".into());
     let taken = wait(store.take_over(whose.clone(), "c".into())).unwrap();
     assert_eq!(names(&taken), names(&of_a));
     assert!(of_a.iter().all(|lease| is_stale(&*store, *lease)));

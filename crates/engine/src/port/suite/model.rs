@@ -16,7 +16,9 @@ use proptest::prelude::*;
 use serde_json::json;
 
 use super::wait;
-use crate::port::{Commit, CommitError, Committed, Expected, SealedTurn, Store, StoredEvent};
+use crate::port::{
+    Commit, CommitError, Committed, ExpectedVersion, SealedTurn, Store, StoredEvent,
+};
 use crate::receipt::{Authority, TaskFold};
 use crate::turn::SealStep;
 
@@ -115,7 +117,7 @@ impl Model {
     /// Makes the commit of a decision; its documents must be as the model has them.
     pub fn commit_of(&self, decision: &Decision) -> Commit {
         let ids = self.touched(decision);
-        let expected = ids.iter().map(|id| Expected {
+        let expected = ids.iter().map(|id| ExpectedVersion {
             id: id.clone(),
             version: self
                 .scratch

@@ -6,8 +6,8 @@ use proptest::test_runner::{Config, TestRunner};
 use super::model::bare;
 use super::{Model, Subject, steps, wait};
 use crate::port::{
-    ClaimScope, LastEvents, ListQuery, NewestQuery, ReadEvents, Scope, SealedTurn, Store,
-    StoredEvent, Whose,
+    ClaimScope, LastEvents, LeaseOwners, ListQuery, NewestQuery, ReadEvents, Scope, SealedTurn,
+    Store, StoredEvent,
 };
 
 /// An empty log answers none to everything.
@@ -27,7 +27,7 @@ pub fn absent_things_read_as_none<S: Subject>(make: impl Fn() -> S) {
     assert_eq!(wait(store.api_key(digest)).unwrap(), None);
     assert_eq!(wait(store.api_keys()).unwrap(), vec![]);
     assert_eq!(
-        wait(store.take_over(Whose::Holder("you".into()), "me".into())).unwrap(),
+        wait(store.take_over(LeaseOwners::Holder("you".into()), "me".into())).unwrap(),
         vec![]
     );
     assert_eq!(wait(store.tree()).unwrap().size, 0);
@@ -402,7 +402,7 @@ pub fn reopening_shows_the_same<S: Subject>(make: impl Fn() -> S) {
     assert_eq!(kept, Some((claim.body, claim.answer)));
     assert_eq!(wait(store.blob(large.digest)).unwrap(), Some(large.bytes));
     assert_eq!(wait(store.api_keys()).unwrap(), vec![key]);
-    let taken = wait(store.take_over(Whose::Holder("suite".into()), "next".into())).unwrap();
+    let taken = wait(store.take_over(LeaseOwners::Holder("suite".into()), "next".into())).unwrap();
     assert_eq!(taken.len(), 1);
     assert!(taken[0].1 > epoch, "epochs go on from {epoch}: {taken:?}");
     let order = model.append(1);

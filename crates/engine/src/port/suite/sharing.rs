@@ -11,13 +11,13 @@ use super::leases::{beat, claim, claimed_once, is_stale, tasks};
 use super::model::bare;
 use super::{Model, Subject, wait};
 use crate::port::{
-    CommitError, ListQuery, ReadEvents, Scope, SealedTurn, Store, TreeAppend, Whose,
+    CommitError, LeaseOwners, ListQuery, ReadEvents, Scope, SealedTurn, Store, TreeAppend,
 };
 
 /// A store that several processes can have open.
 pub trait SharedSubject: Subject {
     /// Returns a second handle on the same log.
-    fn beside(&self) -> Arc<dyn Store>;
+    fn second_handle(&self) -> Arc<dyn Store>;
 }
 
 /// Waits for what has to come by itself.
@@ -32,7 +32,7 @@ fn comes(what: &str, is_there: impl Fn() -> bool) {
 /// What one handle commits is read through the other at once, and its head and its subscribers follow.
 pub fn a_handle_follows_what_the_other_commits<S: SharedSubject>(make: impl Fn() -> S) {
     let subject = make();
-    let (one, other) = (subject.store(), subject.beside());
+    let (one, other) = (subject.store(), subject.second_handle());
     let mut news = other.news();
     let mut model = Model::new(&*one);
     for number in 0..6 {
@@ -78,7 +78,7 @@ pub fn two_handles_leave_no_hole<S: SharedSubject>(make: impl Fn() -> S) {
     const WRITERS: u64 = 4;
     const COMMITS: u64 = 12;
     let subject = make();
-    let handles = [subject.store(), subject.beside()];
+    let handles = [subject.store(), subject.second_handle()];
     let mut model = Model::new(&*handles[0]);
     for order in [Model::workspace, Model::session] {
         let order = order(&mut model);
@@ -142,7 +142,7 @@ pub fn two_handles_leave_no_hole<S: SharedSubject>(make: impl Fn() -> S) {
 /// What one handle believed is checked against what the other wrote: versions, claims, the tree.
 pub fn what_the_other_handle_changed_is_a_conflict<S: SharedSubject>(make: impl Fn() -> S) {
     let subject = make();
-    let (one, other) = (subject.store(), subject.beside());
+    let (one, other) = (subject.store(), subject.second_handle());
     let mut model = Model::new(&*one);
     for order in [Model::workspace, Model::session] {
         let order = order(&mut model);
@@ -183,7 +183,7 @@ pub fn what_the_other_handle_changed_is_a_conflict<S: SharedSubject>(make: impl 
 /// Epochs come from one counter, whoever asks; a lease that was taken elsewhere is fenced here.
 pub fn leases_hold_across_handles<S: SharedSubject>(make: impl Fn() -> S) {
     let subject = make();
-    let (one, other) = (subject.store(), subject.beside());
+    let (one, other) = (subject.store(), subject.second_handle());
     let (_, tasks) = tasks(&*one, 24);
     beat(&*one, "a", 0);
     beat(&*other, "b", 0);
@@ -191,7 +191,7 @@ pub fn leases_hold_across_handles<S: SharedSubject>(make: impl Fn() -> S) {
     let of_a = claim(&*one, "a", 0, &some);
     assert_eq!(of_a.len(), 3);
     assert_eq!(claim(&*other, "b", 0, &some), vec![]);
-    let taken = wait(other.take_over(Whose::Holder("a".into()), "b".into())).unwrap();
+    let taken = wait(other.take_over(LeaseOwners::Holder("a".into()), "b".into())).unwrap();
     assert_eq!(taken.len(), 3);
     for (old, new) in of_a.iter().zip(&taken) {
         assert!(new.1 > of_a[2].1);
@@ -209,7 +209,7 @@ pub fn claims_live_as_long_whoever_writes<S: SharedSubject>(make: impl Fn() -> S
     const START: i64 = 1_800_000_000 * SECOND;
     const WINDOW: i64 = 3_600 * SECOND;
     let subject = make();
-    let (one, other) = (subject.store(), subject.beside());
+    let (one, other) = (subject.store(), subject.second_handle());
     let claim = super::exclusion::claim(b"kept", START + WINDOW);
     let turn = SealedTurn {
         claims: vec![claim],

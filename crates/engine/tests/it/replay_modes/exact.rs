@@ -7,6 +7,7 @@ use serde_json::json;
 
 use super::chained_source;
 use crate::rig::{Outside, World, deltas, expected_kinds, registry, unsigned, with};
+use crate::support::recorded_verdict;
 
 /// AP-RPL-01, -02, -03, -04, -05, -12, -13, -14: an exact replay, event by event.
 #[tokio::test]
@@ -117,11 +118,8 @@ async fn ap_rpl_20_receipts_have_exactly_their_members_and_are_the_same_everywhe
         assert_eq!(map["autonomy_budget"].as_object().unwrap().len(), 1);
         assert_eq!(map["cost"]["total"], 0);
         assert_eq!(map["replay_input"]["materials"][0]["kind"], "event_log");
-        let verdict = one
-            .engine
-            .verify_receipt(&Caller::system(), first.id(), &Default::default(), None)
-            .await
-            .unwrap();
+        let verdict = recorded_verdict(&one.engine, &Caller::system(), first.id(), None).await;
+        let verdict = verdict.unwrap();
         assert_eq!(verdict.event.unwrap().payload["valid"], true);
     }
     // The second replay of one source differs in its ids alone.

@@ -6,7 +6,9 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use canon::{Value, sha256};
 use domain::{FileChange, ModelUse, Observed, Status};
 use engine::Caller;
-use runs::workflow::{EffectAnswer, Machine, Performed, Registry, Start, Step, Workflow, builtin};
+use runs::workflow::{
+    EffectAnswer, EffectOutcome, Machine, Registry, Start, Step, Workflow, builtin,
+};
 use serde_json::json;
 
 use super::{effect, first_unavailable};
@@ -282,15 +284,15 @@ async fn looked(world: &World) -> Finished {
         )
         .perform_as(
             "host:tool.send:main:1",
-            Performed {
+            EffectOutcome {
                 observed: Some(observed_write("sent.txt")),
-                ..Performed::ok(json!({"sent": 1}))
+                ..EffectOutcome::ok(json!({"sent": 1}))
             },
         )
         .fails("host:tool.send:main:2", "no_stamp")
         .perform_as(
             "llm:main:3",
-            Performed {
+            EffectOutcome {
                 model: Some(unpriced),
                 ..completion(
                     "llm:main:3",

@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use canon::{jcs, sha256};
 use domain::Status;
 use engine::Caller;
-use runs::workflow::Performed;
+use runs::workflow::EffectOutcome;
 use serde_json::json;
 
 use super::{effect, first_unavailable};
@@ -110,7 +110,7 @@ async fn failures_that_hold_secrets_are_redacted_in_replay_receipts() {
     let secret = "Bearer abcdefgh12345678";
     world.outside.perform_as(
         "llm:main:1",
-        Performed::error("provider_error", format!("refused {secret}")),
+        EffectOutcome::error("provider_error", format!("refused {secret}")),
     );
     let source = world.plain("go").await;
     assert_eq!(source.status, Status::Failed);

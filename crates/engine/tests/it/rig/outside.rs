@@ -9,13 +9,13 @@ use canon::Value;
 use domain::ModelUse;
 use engine::Offline;
 use engine::port::{BoxFuture, Deltas, Performer};
-use runs::workflow::{Effect, Performed};
+use runs::workflow::{Effect, EffectOutcome};
 use serde_json::json;
 
 /// The outside. What it answers depends on the key of the effect alone.
 #[derive(Debug, Default)]
 pub(crate) struct Outside {
-    answers: Mutex<BTreeMap<String, Performed>>,
+    answers: Mutex<BTreeMap<String, EffectOutcome>>,
     delays: Mutex<BTreeMap<String, u64>>,
     dawdles: Mutex<BTreeMap<String, u32>>,
     pieces: Mutex<BTreeMap<String, (Vec<String>, u64)>>,
@@ -46,16 +46,16 @@ impl Outside {
 
     /// Answers an effect with a value.
     pub(crate) fn answer(&self, key: &str, value: Value) -> &Self {
-        self.perform_as(key, Performed::ok(value))
+        self.perform_as(key, EffectOutcome::ok(value))
     }
 
-    pub(crate) fn perform_as(&self, key: &str, performed: Performed) -> &Self {
+    pub(crate) fn perform_as(&self, key: &str, performed: EffectOutcome) -> &Self {
         locked(&self.answers).insert(key.to_owned(), performed);
         self
     }
 
     pub(crate) fn fails(&self, key: &str, code: &str) -> &Self {
-        self.perform_as(key, Performed::error(code, format!("{key} failed")))
+        self.perform_as(key, EffectOutcome::error(code, format!("{key} failed")))
     }
 
     /// Answers a model call with words.
@@ -128,9 +128,9 @@ impl Outside {
     }
 }
 
-pub(crate) fn completion(key: &str, message: Value) -> Performed {
+pub(crate) fn completion(key: &str, message: Value) -> EffectOutcome {
     let id = format!("chatcmpl-{}", key.replace(':', "-"));
-    Performed {
+    EffectOutcome {
         provider_request_id: Some(format!("req-{}", key.replace(':', "-"))),
         model: Some(ModelUse {
             provider: "test".to_owned(),
@@ -141,12 +141,12 @@ pub(crate) fn completion(key: &str, message: Value) -> Performed {
             price_table: None,
             usage_unknown: false,
         }),
-        ..Performed::ok(json!({"id": id, "choices": [{"index": 0, "message": message}]}))
+        ..EffectOutcome::ok(json!({"id": id, "choices": [{"index": 0, "message": message}]}))
     }
 }
 
 impl Performer for Outside {
-    fn perform(&self, effect: Effect, deltas: Deltas) -> BoxFuture<'static, Performed> {
+    fn perform(&self, effect: Effect, deltas: Deltas) -> BoxFuture<'static, EffectOutcome> {
         locked(&self.calls).push(effect.key.clone());
         locked(&self.requests).push(effect.clone());
         let answer = locked(&self.answers).get(&effect.key).cloned();

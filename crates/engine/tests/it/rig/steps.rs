@@ -2,8 +2,8 @@
 
 use canon::{Map, Value, jcs, sha256};
 use runs::workflow::{
-    Answers, EffectAnswer, EffectKind, Machine, Note, Produced, Start, Step, Transcript, Wanted,
-    Workflow,
+    Answers, EffectAnswer, EffectKind, EffectRequest, Machine, Note, ProducedArtifact, Start, Step,
+    Transcript, Workflow,
 };
 use serde_json::json;
 
@@ -70,7 +70,7 @@ struct Stepping {
     place: u64,
     asked: Vec<(String, EffectKind)>,
     told: Vec<Value>,
-    repeated: Option<Vec<Wanted>>,
+    repeated: Option<Vec<EffectRequest>>,
 }
 
 impl Stepping {
@@ -84,7 +84,7 @@ impl Stepping {
         }
     }
 
-    fn wanted(&self, effect: &Value) -> Option<Wanted> {
+    fn wanted(&self, effect: &Value) -> Option<EffectRequest> {
         let text = |name: &str| effect.get(name).and_then(Value::as_str);
         if let Some(when) = effect.get("when")
             && self.told.last().and_then(|told| told.get(2)) != Some(when)
@@ -110,10 +110,10 @@ impl Stepping {
         }
         let messages = (kind == EffectKind::Model)
             .then(|| Transcript::from_iter([json!({"role": "user", "content": request})]));
-        Some(Wanted {
+        Some(EffectRequest {
             messages,
             repeatable: effect.get("repeatable") != Some(&Value::Bool(false)),
-            ..Wanted::repeatable(text("key").unwrap(), kind, request)
+            ..EffectRequest::repeatable(text("key").unwrap(), kind, request)
         })
     }
 }
@@ -137,7 +137,7 @@ impl Machine for Stepping {
         while let Some(step) = self.input["steps"].get(usize::try_from(self.place).unwrap()) {
             let step = step.as_array().unwrap().clone();
             self.place += 1;
-            let effects: Vec<Wanted> = step
+            let effects: Vec<EffectRequest> = step
                 .iter()
                 .filter_map(|effect| self.wanted(effect))
                 .collect();
@@ -164,7 +164,7 @@ impl Machine for Stepping {
             };
         }
         let products = match self.input.get("product") {
-            Some(product) => vec![Produced {
+            Some(product) => vec![ProducedArtifact {
                 kind: domain::ArtifactKind::Dataset,
                 mime_type: "application/json",
                 bytes: jcs(&json!({"product": product, "told": self.told})),

@@ -3,12 +3,12 @@
 use std::collections::BTreeMap;
 
 use canon::{Map, Value};
-use domain::{Event, InDiff, Kind};
+use domain::{Event, InDiff, Kind, payload};
 use serde_json::json;
 
-use super::effects::{Replaced, Side};
+use super::effects::{Replacement, Side};
 use super::ignored::Comparison;
-use super::{FirstDifference, How, Place, Relation, replay_of};
+use super::{Difference, EventRef, FirstDifference, Relation, replay_of};
 use crate::message_text;
 use crate::replay::source::Source;
 
@@ -38,8 +38,8 @@ impl<'a> Aligned<'a> {
         let (a, b, relation) = (comparison.a, comparison.b, comparison.relation);
         // A replay tells its source's events; of a source everything counts, also when it is a replay itself.
         let (mut items_a, mut items_b) = match relation {
-            Relation::Replay => (whole(a), told(b)),
-            Relation::Source => (told(a), whole(b)),
+            Relation::Replay => (whole(a), items_of_source(b)),
+            Relation::Source => (items_of_source(a), whole(b)),
             Relation::SameSource | Relation::None => (run_of(a), run_of(b)),
         };
         let skipped = match relation {
@@ -73,10 +73,10 @@ impl<'a> Aligned<'a> {
                     if members.is_empty() && a.kind == b.kind {
                         return None;
                     }
-                    (How::Changed, members)
+                    (Difference::Changed, members)
                 }
-                (Some(_), None) => (How::Missing, Vec::new()),
-                (None, Some(_)) => (How::Added, Vec::new()),
+                (Some(_), None) => (Difference::Missing, Vec::new()),
+                (None, Some(_)) => (Difference::Added, Vec::new()),
                 (None, None) => return None,
             };
             let items = || [b, a].into_iter().flatten();
@@ -107,11 +107,11 @@ impl<'a> Aligned<'a> {
 
 impl Item<'_> {
     fn effect_key(&self) -> Option<&str> {
-        self.event.payload.get("effect_key").and_then(Value::as_str)
+        self.event.effect_key()
     }
 
-    fn place(&self) -> Place {
-        Place {
+    fn place(&self) -> EventRef {
+        EventRef {
             event_id: self.event.id.to_string(),
             sequence: self.index as u64 + 1,
             event: self.kind.to_owned(),
@@ -126,7 +126,7 @@ impl Item<'_> {
 
 fn run_of(source: &Source) -> Vec<Item<'_>> {
     match replay_of(source) {
-        Some(_) => told(source),
+        Some(_) => items_of_source(source),
         None => whole(source),
     }
 }
@@ -137,7 +137,7 @@ fn whole(source: &Source) -> Vec<Item<'_>> {
 }
 
 /// Returns what a replay tells of its source.
-fn told(source: &Source) -> Vec<Item<'_>> {
+fn items_of_source(source: &Source) -> Vec<Item<'_>> {
     items(source, |event| {
         event.replay.as_ref()?;
         match event.kind() {
@@ -173,7 +173,7 @@ fn replace_time(items: &mut [Item<'_>], comparison: &Comparison<'_>, run: &Sourc
         "time:completed_at" => ("time:completed_at", items.len().checked_sub(1)),
         _ => return,
     };
-    let found = Replaced::of(comparison, run, key);
+    let found = Replacement::of(comparison, run, key);
     if let (Some(item), Some(found)) = (place.and_then(|place| items.get_mut(place)), found) {
         item.facts
             .insert(TIME.to_owned(), found.value.unwrap_or_default());
@@ -352,5 +352,6 @@ fn differing(a: &Map<String, Value>, b: &Map<String, Value>) -> Vec<String> {
 }
 
 fn is_message(payload: &Map<String, Value>) -> bool {
-    payload.get("parts").is_some_and(Value::is_array)
+    let parts = payload::Message::of(payload).parts();
+    parts.is_some_and(Value::is_array)
 }

@@ -3,16 +3,16 @@
 use std::collections::BTreeMap;
 
 use canon::{Value, jcs, sha256};
-use domain::Kind;
+use domain::{Kind, payload};
 use serde::Serialize;
 use serde_json::json;
 
 use super::align::Aligned;
 use super::change::{self, Change, members};
 use super::ignored::{self, Comparison};
-use super::requests::{Asked, checkpoint_states, is_told_openly};
+use super::requests::{RequestOfRun, checkpoint_states, is_answer_public};
 use super::text::TextDiff;
-use super::{How, Reveal, applied, is_public};
+use super::{Difference, Reveal, applied, is_public};
 use crate::message_text;
 use crate::replay::keys::{kind_of, readable};
 use crate::replay::source::Source;
@@ -25,7 +25,7 @@ pub struct Effect {
     /// What it is, in the words of overrides.
     pub kind: String,
     /// Which of the runs have it.
-    pub what: How,
+    pub what: Difference,
     /// What was asked, when that differs.
     pub request: Option<Digests>,
     /// The messages and members of what was asked that differ.
@@ -83,11 +83,11 @@ pub(super) fn differing(comparison: &Comparison<'_>, aligned: &Aligned<'_>) -> V
 fn effect(comparison: &Comparison<'_>, aligned: &Aligned<'_>, key: &str) -> Option<Effect> {
     let (side_a, side_b) = (Side::of(comparison.a, key), Side::of(comparison.b, key));
     let what = match (side_a.exists(), side_b.exists()) {
-        (true, true) => How::Changed,
+        (true, true) => Difference::Changed,
         (true, false) if aligned.lies_before(&side_a) => return None,
-        (true, false) => How::Missing,
+        (true, false) => Difference::Missing,
         (false, true) if aligned.lies_before(&side_b) => return None,
-        (false, _) => How::Added,
+        (false, _) => Difference::Added,
     };
     let request = Digests::unless_equal(side_a.request(), side_b.request())
         .filter(|_| !comparison.same_request(key));
@@ -95,7 +95,7 @@ fn effect(comparison: &Comparison<'_>, aligned: &Aligned<'_>, key: &str) -> Opti
         .filter(|_| !comparison.same_value(key));
     let outcomes = (side_a.text("outcome"), side_b.text("outcome"));
     let outcome = (outcomes.0 != outcomes.1).then_some(outcomes);
-    if what == How::Changed && request.is_none() && value.is_none() && outcome.is_none() {
+    if what == Difference::Changed && request.is_none() && value.is_none() && outcome.is_none() {
         return None;
     }
     let reveal = comparison.reveal;
@@ -134,7 +134,7 @@ fn effect(comparison: &Comparison<'_>, aligned: &Aligned<'_>, key: &str) -> Opti
 
 /// Returns which messages were added or changed, and the other members of the requests that differ.
 fn request_changes(comparison: &Comparison<'_>, key: &str) -> Vec<Change> {
-    let asked = |side: &BTreeMap<String, Asked>| {
+    let asked = |side: &BTreeMap<String, RequestOfRun>| {
         let asked = side.get(key).filter(|asked| asked.matches)?;
         let is_told = comparison.reveal == Reveal::All || asked.is_open;
         is_told.then(|| ignored::request(&asked.wanted))
@@ -159,8 +159,8 @@ fn request_changes(comparison: &Comparison<'_>, key: &str) -> Vec<Change> {
 /// restored.
 fn replaced(comparison: &Comparison<'_>) -> Vec<(Option<usize>, Effect)> {
     let found = comparison.replaced_keys().into_iter().filter_map(|key| {
-        let before = Replaced::of(comparison, comparison.a, &key)?;
-        let after = Replaced::of(comparison, comparison.b, &key)?;
+        let before = Replacement::of(comparison, comparison.a, &key)?;
+        let after = Replacement::of(comparison, comparison.b, &key)?;
         if before.value == after.value {
             return None;
         }
@@ -169,7 +169,7 @@ fn replaced(comparison: &Comparison<'_>) -> Vec<(Option<usize>, Effect)> {
         let text = TextDiff::between(&words(&before.value), &words(&after.value));
         let effect = Effect {
             kind: kind_of(&key).unwrap_or_default().to_owned(),
-            what: How::Changed,
+            what: Difference::Changed,
             request: None,
             request_changes: Vec::new(),
             value: Digests::unless_equal(digest(&before.value), digest(&after.value)),
@@ -200,13 +200,13 @@ fn words(value: &Option<Value>) -> String {
 }
 
 /// What one of the runs has in the place of something that a request replaced.
-pub(super) struct Replaced {
+pub(super) struct Replacement {
     place: Option<usize>,
     pub(super) value: Option<Value>,
     is_open: bool,
 }
 
-impl Replaced {
+impl Replacement {
     /// None for what is told as an effect, or cannot be compared with the other run.
     pub(super) fn of(comparison: &Comparison<'_>, run: &Source, key: &str) -> Option<Self> {
         let places = run.places(key);
@@ -292,12 +292,13 @@ impl<'a> Side<'a> {
 
     fn request(&self) -> Option<String> {
         let event = self.source.event(self.requested?)?;
-        Some(event.payload.get("request_sha256")?.as_str()?.to_owned())
+        let digest = payload::EffectRequested::of(&event.payload).request_sha256()?;
+        Some(digest.to_string())
     }
 
     /// Returns what counts of the answer, as far as it may be told.
     fn value(&self, reveal: Reveal) -> Option<Value> {
-        if reveal == Reveal::Public && !is_told_openly(self.source, self.key) {
+        if reveal == Reveal::Public && !is_answer_public(self.source, self.key) {
             return None;
         }
         let answer = self.source.answer(self.recorded?)?;

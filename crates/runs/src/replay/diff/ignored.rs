@@ -8,10 +8,10 @@ use std::collections::BTreeMap;
 
 use canon::Value;
 
-use super::requests::{Asked, asked};
+use super::requests::{RequestOfRun, requests_of};
 use super::{Relation, Reveal, applied};
 use crate::replay::source::Source;
-use crate::workflow::{Registry, Wanted};
+use crate::workflow::{EffectRequest, Registry};
 
 /// Members of a completion that say which one it was, when it was made and what it used.
 const OF_COMPLETION: [&str; 6] = [
@@ -35,8 +35,8 @@ pub(super) struct Comparison<'a> {
     pub(super) b: &'a Source,
     pub(super) relation: Relation,
     pub(super) reveal: Reveal,
-    pub(super) asked_a: BTreeMap<String, Asked>,
-    pub(super) asked_b: BTreeMap<String, Asked>,
+    pub(super) asked_a: BTreeMap<String, RequestOfRun>,
+    pub(super) asked_b: BTreeMap<String, RequestOfRun>,
 }
 
 impl<'a> Comparison<'a> {
@@ -52,8 +52,8 @@ impl<'a> Comparison<'a> {
             b,
             relation,
             reveal,
-            asked_a: asked(a, b, workflows),
-            asked_b: asked(b, a, workflows),
+            asked_a: requests_of(a, b, workflows),
+            asked_b: requests_of(b, a, workflows),
         }
     }
 
@@ -121,7 +121,7 @@ pub(super) fn answer(key: &str, value: &Value) -> Value {
 }
 
 /// Returns what counts of a request, its messages included: calls of tools by their order.
-pub(super) fn request(wanted: &Wanted) -> Value {
+pub(super) fn request(wanted: &EffectRequest) -> Value {
     let mut request = wanted.clone().into_effect().request;
     let mut count = 0_u64;
     let mut numbers: BTreeMap<String, u64> = BTreeMap::new();
@@ -199,9 +199,9 @@ mod tests {
                 json!({"role": "assistant", "tool_calls": ids.map(call)}),
                 json!({"role": "tool", "tool_call_id": result_of, "content": "x"}),
             ];
-            request(&Wanted {
+            request(&EffectRequest {
                 messages: Some(messages.into_iter().collect()),
-                ..Wanted::repeatable("llm:main:2", EffectKind::Model, json!({}))
+                ..EffectRequest::repeatable("llm:main:2", EffectKind::Model, json!({}))
             })
         };
         assert_eq!(asks(["c1", "c2"], "c1"), asks(["d1", "d2"], "d1"));

@@ -4,14 +4,15 @@
 use std::collections::BTreeMap;
 
 use canon::{Digest, Value};
+use domain::payload;
 
-use super::{is_given_openly, is_public};
+use super::{is_input_public, is_public};
 use crate::replay::source::Source;
-use crate::workflow::{Answers, EffectAnswer, Machine, Registry, Step, Wanted, Workflow};
+use crate::workflow::{Answers, EffectAnswer, EffectRequest, Machine, Registry, Step, Workflow};
 
 /// Something that a run asked.
-pub(in crate::replay) struct Asked {
-    pub(in crate::replay) wanted: Wanted,
+pub(in crate::replay) struct RequestOfRun {
+    pub(in crate::replay) wanted: EffectRequest,
     /// True when nothing went into it that is not public.
     pub(in crate::replay) is_open: bool,
     /// False when its digest is not the recorded one. Nothing is known of what comes after it.
@@ -20,11 +21,11 @@ pub(in crate::replay) struct Asked {
 
 /// Returns what a run asked, by key, as far as its record says. What a record has only by its digest is taken from the
 /// run beside it.
-pub(in crate::replay) fn asked(
+pub(in crate::replay) fn requests_of(
     source: &Source,
     beside: &Source,
     workflows: &Registry,
-) -> BTreeMap<String, Asked> {
+) -> BTreeMap<String, RequestOfRun> {
     let mut found = BTreeMap::new();
     let (name, version) = source.workflow();
     let workflow = workflows.recorded(name, version);
@@ -46,7 +47,7 @@ pub(in crate::replay) fn asked(
                 return found;
             };
             if recorded != wanted.request_digest() {
-                let asked = Asked {
+                let asked = RequestOfRun {
                     is_open: was_open,
                     matches: false,
                     wanted,
@@ -55,8 +56,8 @@ pub(in crate::replay) fn asked(
                 return found;
             }
             let answer = answer(source, beside, &wanted.key);
-            is_open &= is_told_openly(source, &wanted.key);
-            let asked = Asked {
+            is_open &= is_answer_public(source, &wanted.key);
+            let asked = RequestOfRun {
                 is_open: was_open,
                 matches: true,
                 wanted,
@@ -78,7 +79,7 @@ fn begun(
     beside: &Source,
 ) -> Option<(Box<dyn Machine>, bool)> {
     let start = |run: &Source| run.start(|index| run.payload(index)).0;
-    let is_open = is_given_openly(source);
+    let is_open = is_input_public(source);
     let checkpoint = source.request().and_then(|spec| spec.checkpoint.as_deref());
     let Some(id) = checkpoint else {
         return Some((workflow.begin(&start(source)), is_open));
@@ -88,8 +89,8 @@ fn begun(
     let past: Answers = beside.answers_before(beside.checkpoint(id)?).ok()?;
     let mut keys = past.keys();
     let is_open = is_open
-        && is_given_openly(beside)
-        && keys.all(|key| is_told_openly(beside, key))
+        && is_input_public(beside)
+        && keys.all(|key| is_answer_public(beside, key))
         && source
             .request()
             .and_then(|spec| spec.overrides.get(&format!("host:checkpoint:{id}")))
@@ -119,34 +120,34 @@ pub(super) fn checkpoint_states(
 
 fn recorded_digest(source: &Source, key: &str) -> Option<Digest> {
     let event = source.event(source.places(key).requested?)?;
-    Digest::parse(event.payload.get("request_sha256")?.as_str()?).ok()
+    payload::EffectRequested::of(&event.payload).request_sha256()
 }
 
 fn answer(source: &Source, beside: &Source, key: &str) -> Option<EffectAnswer> {
-    let text = |source: &Source, name: &str| {
-        let event = source.event(source.places(key).recorded?)?;
-        Some(event.payload.get(name)?.as_str()?.to_owned())
-    };
     let place = source.places(key).recorded?;
     if let Some(answer) = source.answer(place) {
         return Some(answer);
     }
-    let digest = text(source, "value_sha256");
-    if digest.is_some() && digest == text(beside, "value_sha256") {
-        return beside.answer(beside.places(key).recorded?);
+    let said = payload::EffectRecorded::of(&source.event(place)?.payload);
+    let other = beside.places(key).recorded;
+    let stated = other.and_then(|place| beside.event(place));
+    let stated =
+        stated.and_then(|event| payload::EffectRecorded::of(&event.payload).value_sha256());
+    if stated.is_some() && stated == said.value_sha256() {
+        return beside.answer(other?);
     }
     // No workflow sees the value of a secret.
-    (text(source, "kind")? == "secret_value").then(|| EffectAnswer {
-        ok: text(source, "outcome").as_deref() == Some("ok"),
+    (said.kind()? == "secret_value").then(|| EffectAnswer {
+        ok: said.outcome() == Some("ok"),
         value: Value::Null,
         model: None,
     })
 }
 
 /// True when everybody who reads the log may read the answer.
-pub(in crate::replay) fn is_told_openly(source: &Source, key: &str) -> bool {
+pub(in crate::replay) fn is_answer_public(source: &Source, key: &str) -> bool {
     let recorded = source.places(key).recorded;
     let event = recorded.and_then(|place| source.event(place));
-    let word = event.and_then(|event| event.payload.get("visibility")?.as_str());
+    let word = event.and_then(|event| payload::EffectRecorded::of(&event.payload).visibility());
     word.is_none_or(|word| word == "public")
 }

@@ -3,9 +3,9 @@
 use std::collections::BTreeMap;
 
 use canon::{Digest, Map, Value};
-use contracts::backtest::{Sent, Start as Begun};
+use contracts::backtest::{RecordedRequest, Start as Begun};
 use contracts::{PolicyAnswer, ToolChoice};
-use domain::{GOVERNED, GovernedStart, Telling, Timestamp};
+use domain::{GOVERNED, GovernedStart, RulesVersion, Timestamp};
 use serde::Deserialize as _;
 
 use super::super::Source;
@@ -13,7 +13,7 @@ use crate::workflow::{governed, recorded_contracts};
 
 /// What a run began with.
 #[derive(Debug)]
-pub struct Beginning {
+pub struct RunStart {
     /// Labels, carried slots, its place in a workflow.
     pub start: Begun,
     /// The digest of the contracts that it ran under; none without contracts.
@@ -23,12 +23,12 @@ pub struct Beginning {
     /// Who called, where the record says so: an agent's own identity.
     pub principal: Option<contracts::Value>,
     /// Which rules a governed session was judged by; none for an agent.
-    pub telling: Option<Telling>,
+    pub rules_version: Option<RulesVersion>,
     /// What the policies of its contracts said about who called.
     pub policies: BTreeMap<String, PolicyAnswer>,
 }
 
-impl Beginning {
+impl RunStart {
     /// Reads it from a record.
     ///
     /// # Errors
@@ -40,7 +40,7 @@ impl Beginning {
             contracts: None,
             options: None,
             principal: None,
-            telling: None,
+            rules_version: None,
             policies: BTreeMap::new(),
         };
         if source.workflow().0 == GOVERNED {
@@ -58,7 +58,7 @@ impl Beginning {
         };
         beginning.start.sent = text("provider")
             .zip(text("model"))
-            .map(|(provider, model)| Sent {
+            .map(|(provider, model)| RecordedRequest {
                 provider: provider.to_owned(),
                 model: model.to_owned(),
                 tools: None,
@@ -74,7 +74,7 @@ impl Beginning {
 
     fn session(&mut self, session: GovernedStart) -> Result<(), String> {
         self.contracts = Some(session.sha256);
-        self.telling = Some(session.telling);
+        self.rules_version = Some(session.rules_version);
         self.start.at = session.at;
         self.start.slots = session.slots.clone();
         let labels = session.options.get("labels").and_then(Value::as_array);
@@ -82,7 +82,7 @@ impl Beginning {
         self.start.labels = labels.map(str::to_owned).collect();
         if let Some(place) = &session.workflow {
             self.start.labels.extend(place.labels.iter().cloned());
-            let seat = governed::seat_of(&session.session_id, place, session.telling);
+            let seat = governed::seat_of(&session.session_id, place, session.rules_version);
             self.start.seat = Some(seat?);
         }
         self.policies = session

@@ -1,11 +1,11 @@
-//! The inputs of a governed session, told once it is known what the session made of them.
+//! The inputs of a governed session, exchanges once it is known what the session made of them.
 
 use canon::{Map, Value};
-use contracts::backtest::Told;
+use contracts::backtest::RecordEntry;
 use contracts::workflow::WorkflowView;
 use domain::{
-    GovernedInput, GovernedOperation, GovernedStart, Proposal, Report, ReportedOutcome, Telling,
-    Timestamp,
+    GovernedInput, GovernedOperation, GovernedStart, Proposal, Report, ReportedOutcome,
+    RulesVersion, Timestamp,
 };
 use serde::Deserialize as _;
 
@@ -16,7 +16,7 @@ use crate::workflow::governed::{recorded_request, reported_output, response_of};
 /// Follows the inputs of a session.
 #[derive(Debug)]
 pub(super) struct Inputs {
-    telling: Telling,
+    rules_version: RulesVersion,
     /// The last input, until the session has answered it.
     last: Option<GovernedInput>,
 }
@@ -26,20 +26,20 @@ impl Inputs {
         let (start, _) = source.start(|index| source.payload(index));
         let start = GovernedStart::deserialize(&start.input);
         Self {
-            telling: start.map(|start| start.telling).unwrap_or_default(),
+            rules_version: start.map(|start| start.rules_version).unwrap_or_default(),
             last: None,
         }
     }
 
     /// Takes an input; none when the record does not hold it.
-    pub(super) fn take(&mut self, input: Option<GovernedInput>, told: &mut Vec<Exchange>) {
+    pub(super) fn take(&mut self, input: Option<GovernedInput>, exchanges: &mut Vec<Exchange>) {
         let Some(input) = input else {
-            told.push(gap("an input of the session"));
+            exchanges.push(gap("an input of the session"));
             return;
         };
         if let Some(view) = &input.workflow {
-            told.push(match WorkflowView::deserialize(view) {
-                Ok(view) => Exchange::Told(Told::Workflow(Box::new(view))),
+            exchanges.push(match WorkflowView::deserialize(view) {
+                Ok(view) => Exchange::Entry(RecordEntry::Workflow(Box::new(view))),
                 Err(_) => gap("how the workflow of the session stood"),
             });
         }
@@ -47,7 +47,7 @@ impl Inputs {
     }
 
     /// Takes what the session answered.
-    pub(super) fn decided(&mut self, payload: &Map<String, Value>, told: &mut Vec<Exchange>) {
+    pub(super) fn decided(&mut self, payload: &Map<String, Value>, exchanges: &mut Vec<Exchange>) {
         let operation = payload.get("operation").and_then(Value::as_str);
         let answer = payload.get("answer");
         let at = self.last.as_ref().map(|input| input.at);
@@ -58,7 +58,7 @@ impl Inputs {
         // Nobody answered a question: it is settled before the input that comes with it.
         if operation == Some("time_out") {
             let proposal = answer.and_then(|answer| member(answer, "proposal_id"));
-            told.extend(at.and_then(|at| settled(at, proposal)));
+            exchanges.extend(at.and_then(|at| settled(at, proposal)));
             return;
         }
         let Some(input) = self.last.take() else {
@@ -68,24 +68,24 @@ impl Inputs {
         match (&input.operation, problem) {
             (GovernedOperation::Preflight(request), None) => {
                 let id = answer.and_then(|answer| member(answer, "prepared_request_id"));
-                told.extend(id.map(|id| Exchange::Prepared {
+                exchanges.extend(id.map(|id| Exchange::Prepared {
                     id: id.to_owned(),
                     at: input.at,
                     request: Box::new(request.clone()),
-                    seen: recorded_request(self.telling, request),
+                    seen: recorded_request(self.rules_version, request),
                 }));
             }
             (GovernedOperation::Propose(proposal), None) => {
                 let name = answer.and_then(|answer| member(answer, "proposal_id"));
-                told.push(answered(input.at, proposal, name.unwrap_or_default()));
-                told.extend(asked(payload, name));
-                told.extend(settled(input.at, name));
+                exchanges.push(answered(input.at, proposal, name.unwrap_or_default()));
+                exchanges.extend(asked(payload, name));
+                exchanges.extend(settled(input.at, name));
             }
             (GovernedOperation::Propose(proposal), Some(problem)) => {
                 let members = problem.get("members");
                 let again = members.and_then(|members| members.get("same_response")?.as_bool());
                 if again == Some(false) {
-                    told.push(Exchange::Discarded {
+                    exchanges.push(Exchange::Discarded {
                         at: input.at,
                         cost: cost(proposal),
                         prepared: proposal.prepared_request_id.clone(),
@@ -93,25 +93,25 @@ impl Inputs {
                 }
             }
             (GovernedOperation::Decide(decide), None) => {
-                told.extend(settled(input.at, Some(&decide.proposal_id)));
+                exchanges.extend(settled(input.at, Some(&decide.proposal_id)));
             }
-            (GovernedOperation::Report(report), None) => told.push(ended(report, false)),
+            (GovernedOperation::Report(report), None) => exchanges.push(ended(report, false)),
             (GovernedOperation::Report(report), Some(problem))
                 if member(problem, "code") == Some("arguments_differ") =>
             {
-                told.push(ended(report, true));
+                exchanges.push(ended(report, true));
             }
             (GovernedOperation::AddLabel { label }, None) => {
                 let label = label.clone();
-                told.push(Exchange::Told(Told::Labeled { label }));
+                exchanges.push(Exchange::Entry(RecordEntry::Labeled { label }));
             }
             (GovernedOperation::SetFilter { tools }, None) => {
                 let tools = tools.clone();
-                told.push(Exchange::Told(Told::Filtered { tools }));
+                exchanges.push(Exchange::Entry(RecordEntry::Filtered { tools }));
             }
             (GovernedOperation::Heartbeat { started }, None) => {
-                told.extend(started.iter().map(|call| {
-                    Exchange::Told(Told::Started {
+                exchanges.extend(started.iter().map(|call| {
+                    Exchange::Entry(RecordEntry::Started {
                         call_id: call.call_id.clone(),
                         proposal: call.proposal_id.clone(),
                     })
@@ -123,7 +123,7 @@ impl Inputs {
 }
 
 fn gap(what: &str) -> Exchange {
-    Exchange::Told(Told::Gap {
+    Exchange::Entry(RecordEntry::Gap {
         what: what.to_owned(),
     })
 }
@@ -140,7 +140,7 @@ fn ended(report: &Report, arguments_differ: bool) -> Exchange {
         ReportedOutcome::ExpectedError | ReportedOutcome::Error => Some(false),
         ReportedOutcome::Unknown => None,
     };
-    Exchange::Told(Told::Ended {
+    Exchange::Entry(RecordEntry::Ended {
         ok,
         output: reported_output(report),
         call_id: report.call_id.clone(),

@@ -5,7 +5,7 @@ use serde_json::json;
 
 use super::{Begun, Runner};
 use crate::replay::failure::{Divergence, Failure, Unavailable};
-use crate::replay::request::Given;
+use crate::replay::request::OverrideValue;
 use crate::workflow::{self, Registry};
 
 impl Runner<'_> {
@@ -71,14 +71,14 @@ impl Runner<'_> {
     fn unreadable_override(&self) -> Option<Failure> {
         self.spec.overrides.iter().find_map(|(key, given)| {
             let (what, id, reason) = match &given.given {
-                Given::Inline(_) => return None,
-                Given::Artifact { value: Some(_), .. } => return None,
-                Given::Artifact { artifact_id, .. } => {
+                OverrideValue::Inline(_) => return None,
+                OverrideValue::Artifact { value: Some(_), .. } => return None,
+                OverrideValue::Artifact { artifact_id, .. } => {
                     ("artifact", Some(artifact_id.clone()), "missing")
                 }
-                Given::Secret if self.secrets.contains_key(key) => return None,
+                OverrideValue::Secret if self.secrets.contains_key(key) => return None,
                 // The process that was told the secret has ended.
-                Given::Secret => ("host", None, "policy"),
+                OverrideValue::Secret => ("host", None, "policy"),
             };
             let first = Unavailable {
                 what,

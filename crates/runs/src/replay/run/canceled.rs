@@ -8,7 +8,7 @@ use domain::{Event, Status};
 use receipts::Applied;
 
 use super::overrides::operation;
-use super::{Live, Runner};
+use super::{LiveResults, Runner};
 use crate::replay::live;
 use crate::replay::outcome::{Emission, Replayed};
 use crate::replay::request::Spec;
@@ -18,7 +18,7 @@ use crate::replay::source::Source;
 /// brought about and the uses of tools, with their blobs filled in. Nothing else of it is told.
 pub fn canceled(source: &Source, spec: &Spec, log: Vec<Event>) -> Replayed {
     let secrets = BTreeMap::new();
-    let mut runner = Runner::new(source, spec, &secrets, Live::new());
+    let mut runner = Runner::new(source, spec, &secrets, LiveResults::new());
     // The state of a boundary is delivered before anything is told.
     if let Some(id) = &spec.checkpoint
         && !log.is_empty()
@@ -29,16 +29,16 @@ pub fn canceled(source: &Source, spec: &Spec, log: Vec<Event>) -> Replayed {
         runner.apply(&format!("host:checkpoint:{id}"), place, digest);
     }
     for event in log {
-        runner.told(event);
+        runner.emit_recorded(event);
     }
     let end = super::End::plain(Status::Canceled);
     runner.into_replayed(end, false)
 }
 
 impl Runner<'_> {
-    fn told(&mut self, event: Event) {
+    fn emit_recorded(&mut self, event: Event) {
         let mark = event.replay.as_ref();
-        let answered = event.payload.get("effect_key").and_then(Value::as_str);
+        let answered = event.effect_key();
         let answered = answered.filter(|_| live::is_answer(&event));
         let key = mark.and_then(|mark| mark.override_key.clone());
         if let Some(key) = key.or_else(|| answered.map(str::to_owned)) {

@@ -3,7 +3,7 @@
 use std::collections::VecDeque;
 
 use canon::{Digest, Map, Value, jcs, sha256};
-use domain::{BLOB_MEMBER, Kind, Status};
+use domain::{BLOB_MEMBER, Kind, Status, payload};
 use receipts::Applied;
 use serde_json::json;
 
@@ -14,8 +14,8 @@ use crate::replay::failure::{Divergence, Failure, Unavailable};
 use crate::replay::live;
 use crate::replay::request::Refresh;
 use crate::replay::source::answer_in;
-use crate::workflow::Performed;
-use crate::workflow::{EffectAnswer, EffectKind, Wanted};
+use crate::workflow::EffectOutcome;
+use crate::workflow::{EffectAnswer, EffectKind, EffectRequest};
 
 /// Where the answer to an effect comes from.
 enum Found {
@@ -26,7 +26,7 @@ enum Found {
         stale: bool,
     },
     Override,
-    Live(Performed),
+    Live(EffectOutcome),
     /// To be performed.
     Needed,
     /// The source stopped here too.
@@ -36,14 +36,14 @@ enum Found {
 /// The effects of one step, on their way back to the workflow.
 pub(super) struct Delivery {
     /// What has not been handed over, with its place in the step.
-    waiting: VecDeque<(usize, Wanted, Found)>,
+    waiting: VecDeque<(usize, EffectRequest, Found)>,
     answers: Vec<Option<EffectAnswer>>,
     is_stopped: bool,
 }
 
 impl Delivery {
     /// Returns the questions that nobody has answered.
-    pub(super) fn questions(&self) -> impl Iterator<Item = &Wanted> {
+    pub(super) fn questions(&self) -> impl Iterator<Item = &EffectRequest> {
         let unanswered = self.waiting.iter();
         let unanswered = unanswered.filter(|(.., found)| matches!(found, Found::Needed));
         unanswered
@@ -52,7 +52,7 @@ impl Delivery {
     }
 
     /// Takes what performing the effect gave that all others wait for.
-    pub(super) fn performed(&mut self, performed: Performed) {
+    pub(super) fn performed(&mut self, performed: EffectOutcome) {
         if let Some((.., found)) = self.waiting.front_mut() {
             *found = Found::Live(performed);
         }
@@ -63,14 +63,14 @@ impl Delivery {
 pub(super) enum Delivered {
     All(Vec<EffectAnswer>),
     /// This one must be performed.
-    Needs(Wanted),
+    Needs(EffectRequest),
     /// The source ended before they were answered.
     Nothing,
 }
 
 impl Runner<'_> {
     /// Finds the answers to the effects of one step.
-    pub(super) fn look_all_up(&mut self, effects: Vec<Wanted>) -> Result<Delivery, Failure> {
+    pub(super) fn look_all_up(&mut self, effects: Vec<EffectRequest>) -> Result<Delivery, Failure> {
         let mut waiting = Vec::with_capacity(effects.len());
         for (index, effect) in effects.into_iter().enumerate() {
             let asked = effect.request_digest();
@@ -132,7 +132,7 @@ impl Runner<'_> {
     }
 
     /// True when a run that has left its record may go on with the outside.
-    fn goes_on_live(&self, effect: &Wanted) -> bool {
+    fn goes_on_live(&self, effect: &EffectRequest) -> bool {
         let refresh = match effect.kind {
             EffectKind::Model => Refresh::Model,
             EffectKind::McpTool | EffectKind::LocalTool => Refresh::Tools,
@@ -146,7 +146,7 @@ impl Runner<'_> {
 
     /// True for a time that contracts judge by in a run that goes on live: that of the record says nothing about calls that
     /// are made now.
-    fn judges_live(&self, effect: &Wanted) -> bool {
+    fn judges_live(&self, effect: &EffectRequest) -> bool {
         let is_live = [Refresh::Model, Refresh::Tools].iter();
         effect.key.starts_with("time:contracts:")
             && is_live
@@ -156,7 +156,7 @@ impl Runner<'_> {
 
     /// Asks the outside, unless somebody decided on the call in the recorded run: that was about that one call, and nobody has
     /// decided on another.
-    fn go_live(&mut self, effect: &Wanted) -> Result<Found, Failure> {
+    fn go_live(&mut self, effect: &EffectRequest) -> Result<Found, Failure> {
         let is_tool = matches!(effect.kind, EffectKind::McpTool | EffectKind::LocalTool);
         if is_tool && self.rests_on_decision {
             return Err(self.not_recorded(effect));
@@ -173,7 +173,7 @@ impl Runner<'_> {
         }
     }
 
-    fn look_up(&mut self, effect: &Wanted, asked: Digest) -> Result<Found, Failure> {
+    fn look_up(&mut self, effect: &EffectRequest, asked: Digest) -> Result<Found, Failure> {
         if self.spec.overrides.contains_key(&effect.key) {
             return Ok(Found::Override);
         }
@@ -265,7 +265,11 @@ impl Runner<'_> {
 
     /// Where the answer comes from in a run that is taken up again: a result that is on record stays, whatever was asked
     /// live before it; what failed is asked again. None where the usual rules decide.
-    fn look_up_again(&mut self, effect: &Wanted, asked: Digest) -> Option<Result<Found, Failure>> {
+    fn look_up_again(
+        &mut self,
+        effect: &EffectRequest,
+        asked: Digest,
+    ) -> Option<Result<Found, Failure>> {
         if matches!(effect.kind, EffectKind::Ask(_) | EffectKind::Hold) {
             return None;
         }
@@ -295,7 +299,7 @@ impl Runner<'_> {
 
     /// True when a run that is taken up again can rest on what somebody decided in the recorded one: it is the same question
     /// at the same point. Otherwise people are asked.
-    fn is_decided(&self, effect: &Wanted, asked: Digest) -> bool {
+    fn is_decided(&self, effect: &EffectRequest, asked: Digest) -> bool {
         let places = self.source.places(&effect.key);
         let recorded = places
             .requested
@@ -305,7 +309,7 @@ impl Runner<'_> {
             && recorded.is_none_or(|recorded| recorded == asked)
     }
 
-    fn not_recorded(&self, effect: &Wanted) -> Failure {
+    fn not_recorded(&self, effect: &EffectRequest) -> Failure {
         let first = Unavailable {
             what: match effect.kind {
                 EffectKind::Memory => "memory",
@@ -325,10 +329,15 @@ impl Runner<'_> {
 
     fn request_digest(&self, index: usize) -> Option<Digest> {
         let event = self.source.event(index)?;
-        Digest::parse(event.payload.get("request_sha256")?.as_str()?).ok()
+        payload::EffectRequested::of(&event.payload).request_sha256()
     }
 
-    fn requested(&mut self, effect: &Wanted, digest: Digest, found: &Found) -> Result<(), Failure> {
+    fn requested(
+        &mut self,
+        effect: &EffectRequest,
+        digest: Digest,
+        found: &Found,
+    ) -> Result<(), Failure> {
         let places = self.source.places(&effect.key);
         let is_same = places
             .requested
@@ -352,7 +361,7 @@ impl Runner<'_> {
         self.emit(Kind::EffectRequested, places.requested, payload, None)
     }
 
-    fn asked(&mut self, effect: &Wanted) -> Result<(), Failure> {
+    fn asked(&mut self, effect: &EffectRequest) -> Result<(), Failure> {
         let places = self.source.places(&effect.key);
         // Whoever is asked in this run is asked by an event of its own.
         if self.asked_live.contains(&effect.key) {
@@ -366,7 +375,11 @@ impl Runner<'_> {
     }
 
     /// Hands an answer over and emits what says so.
-    fn deliver(&mut self, effect: &Wanted, found: Found) -> Result<Option<EffectAnswer>, Failure> {
+    fn deliver(
+        &mut self,
+        effect: &EffectRequest,
+        found: Found,
+    ) -> Result<Option<EffectAnswer>, Failure> {
         match found {
             Found::Record {
                 place,
@@ -399,8 +412,8 @@ impl Runner<'_> {
 
     fn deliver_live(
         &mut self,
-        effect: &Wanted,
-        performed: Performed,
+        effect: &EffectRequest,
+        performed: EffectOutcome,
     ) -> Result<EffectAnswer, Failure> {
         let recorded = self.source.places(&effect.key).recorded;
         let digest = sha256(&jcs(&performed.value));
@@ -425,13 +438,13 @@ impl Runner<'_> {
                 Some(&effect.key),
             )?;
         }
-        let Performed {
+        let EffectOutcome {
             ok, value, model, ..
         } = performed;
         Ok(EffectAnswer { ok, value, model })
     }
 
-    fn deliver_override(&mut self, effect: &Wanted) -> Result<EffectAnswer, Failure> {
+    fn deliver_override(&mut self, effect: &EffectRequest) -> Result<EffectAnswer, Failure> {
         let key = &effect.key;
         let Some(given) = self.spec.overrides.get(key) else {
             return Err(Failure::OverrideInvalid {

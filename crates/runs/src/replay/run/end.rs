@@ -1,7 +1,7 @@
 //! How a replay ends, and whether that is how its source ended.
 
 use canon::Value;
-use domain::{Kind, Status};
+use domain::{Kind, Status, payload};
 
 use super::Runner;
 use super::emit::Class;
@@ -34,7 +34,10 @@ impl Runner<'_> {
             .rev()
             .find(|index| self.source.kind(*index) == Some(Kind::OutcomeRecorded))
             .map(|index| self.source.payload(index))
-            .and_then(|payload| payload.get("summary")?.as_str().map(str::to_owned))
+            .and_then(|payload| {
+                let said = payload::OutcomeRecorded::of(&payload);
+                said.summary().map(str::to_owned)
+            })
             .unwrap_or_default();
         let end = End {
             status: self.source.status,

@@ -1,13 +1,13 @@
 //! What a workflow tells and makes besides its effects: notes, checkpoints, Artifacts, its answer.
 
-use canon::{Digest, Value, jcs, sha256};
-use domain::{Kind, Visibility};
+use canon::{Value, jcs, sha256};
+use domain::{Kind, Visibility, payload};
 use serde_json::json;
 
 use super::Runner;
 use crate::replay::failure::Failure;
 use crate::replay::outcome::FinalArtifact;
-use crate::workflow::{Note, Produced};
+use crate::workflow::{Note, ProducedArtifact};
 use crate::{members, message_text};
 
 impl Runner<'_> {
@@ -23,7 +23,7 @@ impl Runner<'_> {
                     .is_some_and(|key| self.asked_live.contains(key));
             let is_same = place.is_some_and(|index| {
                 self.source.is_substituted(index)
-                    || self.source.tells(index, &payload)
+                    || self.source.has_payload(index, &payload)
                     || (!is_replaced && self.source.hides_output(index))
             });
             if place.is_some() && !is_same && !self.deviated {
@@ -54,9 +54,8 @@ impl Runner<'_> {
         let recorded = self
             .source
             .event(place)
-            .and_then(|event| event.payload.get("state_sha256"))
-            .and_then(Value::as_str);
-        let is_same = recorded.and_then(|text| Digest::parse(text).ok()) == Some(found);
+            .and_then(|event| payload::CheckpointCreated::of(&event.payload).state_sha256());
+        let is_same = recorded == Some(found);
         if is_same || self.source.is_substituted(place) {
             return self.emit(Kind::CheckpointCreated, Some(place), None, None);
         }
@@ -75,15 +74,14 @@ impl Runner<'_> {
         Ok(())
     }
 
-    pub(super) fn products(&mut self, products: Vec<Produced>) -> Result<(), Failure> {
+    pub(super) fn products(&mut self, products: Vec<ProducedArtifact>) -> Result<(), Failure> {
         for product in products {
             let place = self.next_of(Kind::ArtifactCreated);
             let digest = sha256(&product.bytes);
             let recorded = place
                 .and_then(|index| self.source.event(index))
-                .and_then(|event| event.payload.get("sha256"))
-                .and_then(Value::as_str);
-            let is_same = recorded == Some(digest.to_string().as_str())
+                .and_then(|event| payload::ArtifactCreated::of(&event.payload).sha256());
+            let is_same = recorded == Some(digest)
                 || place.is_some_and(|index| self.source.is_substituted(index));
             if !is_same && !self.deviated {
                 let found = Value::String(digest.to_string());

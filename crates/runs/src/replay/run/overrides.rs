@@ -1,12 +1,13 @@
 //! Overrides: the ones that replace whole events, and the account of those that were delivered.
 
 use canon::{Digest, Map, Value, jcs, sha256};
+use domain::payload;
 use receipts::{Applied, DeltaOperation};
 use serde_json::json;
 
 use super::Runner;
 use crate::members;
-use crate::replay::request::{Given, Override};
+use crate::replay::request::{Override, OverrideValue};
 
 impl<'a> Runner<'a> {
     pub(super) fn event_override(&self, index: usize) -> Option<&'a Override> {
@@ -66,8 +67,8 @@ impl<'a> Runner<'a> {
             return;
         };
         let artifact_id = match &given.given {
-            Given::Artifact { artifact_id, .. } => Some(artifact_id.clone()),
-            Given::Inline(_) | Given::Secret => None,
+            OverrideValue::Artifact { artifact_id, .. } => Some(artifact_id.clone()),
+            OverrideValue::Inline(_) | OverrideValue::Secret => None,
         };
         let reason = given.reason.clone().or_else(|| self.spec.reason.clone());
         let applied = Applied {
@@ -84,7 +85,7 @@ impl<'a> Runner<'a> {
 
     pub(super) fn recorded_digest(&self, key: &str) -> Option<Digest> {
         let event = self.source.event(self.source.places(key).recorded?)?;
-        Digest::parse(event.payload.get("value_sha256")?.as_str()?).ok()
+        payload::EffectRecorded::of(&event.payload).value_sha256()
     }
 
     pub(super) fn event_id(&self, place: Option<usize>) -> Option<String> {

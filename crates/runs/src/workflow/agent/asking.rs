@@ -5,8 +5,8 @@ use domain::Ask;
 use serde_json::json;
 
 use super::{
-    Call, EffectAnswer, EffectKind, Loop, Note, Rules, Step, Waits, Wanted, failed, recorded_time,
-    refused, with_notes,
+    Call, EffectAnswer, EffectKind, EffectRequest, Loop, Note, Rules, Step, Waits, failed,
+    recorded_time, refused, with_notes,
 };
 
 impl Loop {
@@ -15,7 +15,7 @@ impl Loop {
         let effects = requests.into_iter().map(|request| {
             self.counters.approvals += 1;
             let key = format!("host:approval:{}", self.counters.approvals);
-            Wanted::repeatable(key, EffectKind::Ask(Ask::Approval), request)
+            EffectRequest::repeatable(key, EffectKind::Ask(Ask::Approval), request)
         });
         Step::Request {
             notes: Vec::new(),
@@ -71,10 +71,10 @@ impl Loop {
             call.deny("interrupted before the tool was used");
         }
         let mut notes: Vec<Note> = self.calls.iter().flat_map(Call::use_notes).collect();
-        if let Err(fault) = self.tell_results(&mut notes) {
+        if let Err(fault) = self.add_results(&mut notes) {
             return with_notes(refused(fault), notes);
         }
-        self.hear(results);
+        self.take_interruption(results);
         self.ask_model(notes)
     }
 

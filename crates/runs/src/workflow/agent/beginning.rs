@@ -4,12 +4,12 @@ use canon::Value;
 use domain::Kind;
 use serde_json::json;
 
-use super::governance::{Governance, Manner};
-use super::persona::Remembers;
+use super::governance::{ContractHandling, Governance};
+use super::persona::MemorySource;
 use super::tools::{self, Catalog};
 use super::{
-    ABOUT_CHARS_MAX, EffectAnswer, EffectKind, Loop, Note, Rules, Step, Waits, Wanted, broken,
-    note, recorded_time, refused,
+    ABOUT_CHARS_MAX, EffectAnswer, EffectKind, EffectRequest, Loop, Note, Rules, Step, Waits,
+    broken, note, recorded_time, refused,
 };
 
 const MEMORY_READ: &str = "host:memory.read:main:1";
@@ -29,16 +29,16 @@ impl Loop {
         }
         if !self.persona.tools.is_empty() {
             let request = json!({"capability": "tools", "names": self.persona.tools});
-            effects.push(Wanted::repeatable(
+            effects.push(EffectRequest::repeatable(
                 "host:tools:main:1",
                 EffectKind::Host,
                 request,
             ));
         }
         let (key, request) = match self.persona.remembers {
-            Remembers::Nothing => ("", Value::Null),
-            Remembers::Session => (MEMORY_READ, json!({"scope": "session"})),
-            Remembers::Field => {
+            MemorySource::Nothing => ("", Value::Null),
+            MemorySource::Session => (MEMORY_READ, json!({"scope": "session"})),
+            MemorySource::Field => {
                 let about: String = self.input.chars().take(ABOUT_CHARS_MAX).collect();
                 (
                     FIELD_READ,
@@ -47,7 +47,7 @@ impl Loop {
             }
         };
         if !key.is_empty() {
-            effects.push(Wanted::repeatable(key, EffectKind::Memory, request));
+            effects.push(EffectRequest::repeatable(key, EffectKind::Memory, request));
         }
         if effects.is_empty() {
             return self.open(&[], Vec::new());
@@ -60,7 +60,7 @@ impl Loop {
         }
     }
 
-    pub(super) fn surroundings(&mut self, results: &[EffectAnswer]) -> Step {
+    pub(super) fn context_answered(&mut self, results: &[EffectAnswer]) -> Step {
         if let Some(refused) = results.iter().find(|answer| !answer.ok) {
             return broken(
                 "surroundings_unavailable",
@@ -71,9 +71,11 @@ impl Loop {
         let mut results = results.iter();
         if let Some(Ok(texts)) = self.contracts.take() {
             let manner = match self.rules {
-                Rules::Together | Rules::Listed => Manner::Together,
-                Rules::Counted => Manner::Counted,
-                Rules::Repeatable | Rules::ReadOnly | Rules::Contracts => Manner::OneByOne,
+                Rules::Together | Rules::Listed => ContractHandling::Together,
+                Rules::Counted => ContractHandling::Counted,
+                Rules::Repeatable | Rules::ReadOnly | Rules::Contracts => {
+                    ContractHandling::OneByOne
+                }
             };
             let begun = recorded_time(results.next()).and_then(|at| {
                 Governance::begin(&texts, &self.snapshot, &self.persona.model, at, manner)
@@ -88,17 +90,17 @@ impl Loop {
             self.catalog = Catalog::read(listed.unwrap_or(&Value::Null));
         }
         let (key, remembered) = match self.persona.remembers {
-            Remembers::Nothing => return self.open(&[], Vec::new()),
-            Remembers::Session => (MEMORY_READ, listed(results.next(), "messages")),
-            Remembers::Field => (FIELD_READ, listed(results.next(), "units")),
+            MemorySource::Nothing => return self.open(&[], Vec::new()),
+            MemorySource::Session => (MEMORY_READ, listed(results.next(), "messages")),
+            MemorySource::Field => (FIELD_READ, listed(results.next(), "units")),
         };
         let notes = vec![note(
             Kind::AgentMemoryRead,
             json!({"effect_key": key, "count": remembered.len()}),
         )];
         let remembered = match self.persona.remembers {
-            Remembers::Field => told_units(&remembered),
-            Remembers::Session | Remembers::Nothing => remembered,
+            MemorySource::Field => describe_units(&remembered),
+            MemorySource::Session | MemorySource::Nothing => remembered,
         };
         self.open(&remembered, notes)
     }
@@ -122,7 +124,7 @@ impl Loop {
         let effects = secrets
             .iter()
             .map(|name| {
-                Wanted::repeatable(
+                EffectRequest::repeatable(
                     format!("secret:{}", tools::encode(name)),
                     EffectKind::Secret,
                     json!({"name": name}),
@@ -144,7 +146,7 @@ fn listed(answer: Option<&EffectAnswer>, member: &str) -> Vec<Value> {
 }
 
 /// Puts what agents share into words for a model; nothing when there is nothing.
-fn told_units(units: &[Value]) -> Vec<Value> {
+fn describe_units(units: &[Value]) -> Vec<Value> {
     let text = |unit: &Value, member: &str| {
         let found = unit.get(member).and_then(Value::as_str);
         found.unwrap_or_default().to_owned()

@@ -11,20 +11,20 @@ use std::sync::Arc;
 
 use canon::{Digest, Map, Value};
 use contracts::{
-    Answer, Answers, ApprovalRequest, ApprovalResponse, AttemptCost, Begin, Call as Judged,
-    CallKey, Decimal, Decision, Event, Executors, FinishReason, Judgement, Narrowing, Occasion,
+    Answer, Answers, ApprovalRequest, ApprovalResponse, AttemptCost, Call as Judged, CallKey,
+    Decimal, Decision, Event, Executors, FinishReason, JudgeContext, Judgement, Narrowing,
     OfferedTool, Options, Price, ProposedCall, Refusal, Release, Request, Responded, Response,
-    Rules, Settlement, Source, State, Status, ToolChoice, compile_recorded, judge, narrow,
-    precheck, question, read_answer, refused, settle, settled,
+    Rules, SessionStart, Settlement, Source, State, Status, ToolChoice, compile_recorded, judge,
+    narrow, precheck, question, read_answer, refused, settle, settled,
 };
 use domain::{ContractTexts, Kind, ModelUse, Timestamp};
 use serde::Deserialize as _;
 use serde_json::json;
 
-use super::super::governed::judged_as;
+use super::super::governed::apply_rules_version;
 use super::super::{EffectAnswer, Note};
 use super::note;
-pub use execution::{is_unknown, ruled_output, told_failure};
+pub use execution::{failure_in_result, is_unknown, ruled_output};
 
 /// The contracts of a run and what happened under them.
 #[derive(Debug)]
@@ -41,12 +41,12 @@ pub(super) struct Governance {
     released: Option<u64>,
     /// The last time that was recorded.
     now: Timestamp,
-    manner: Manner,
+    manner: ContractHandling,
 }
 
 /// How a version of the agent goes about contracts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) enum Manner {
+pub(super) enum ContractHandling {
     /// One question after the other, counted with the decision.
     OneByOne,
     /// All questions of an answer together, each told when it is asked; retries, timeouts and expiry as contracts say.
@@ -114,7 +114,7 @@ pub fn check_contracts(texts: &ContractTexts) -> Result<(), String> {
         ("provider".to_owned(), "any".into()),
         ("model".to_owned(), "any".into()),
     ]);
-    let (at, manner) = (Timestamp::from_micros(0), Manner::Counted);
+    let (at, manner) = (Timestamp::from_micros(0), ContractHandling::Counted);
     match Governance::begin(texts, &Value::Null, &named, at, manner) {
         Ok(_) => Ok(()),
         Err(fault) => Err(fault.message),
@@ -132,7 +132,7 @@ pub fn excluded_model(texts: &ContractTexts, provider: &str, model: &str) -> Opt
         ("provider".to_owned(), provider.into()),
         ("model".to_owned(), model.into()),
     ]);
-    let (at, manner) = (Timestamp::from_micros(0), Manner::Counted);
+    let (at, manner) = (Timestamp::from_micros(0), ContractHandling::Counted);
     let mut begun = Governance::begin(texts, &Value::Null, &named, at, manner).ok()?;
     begun.rules = begun.rules.in_any_case();
     contracts::model_excluded(&begun.rules, provider, model)
@@ -171,7 +171,7 @@ impl Governance {
         persona: &Value,
         model: &Map<String, Value>,
         at: Timestamp,
-        manner: Manner,
+        manner: ContractHandling,
     ) -> Result<Self, Fault> {
         let source = |file: &domain::ContractText| Source {
             file: file.file.clone(),
@@ -193,7 +193,7 @@ impl Governance {
         options.answers_checkpoints = true;
         options.principal = Some(principal(texts, persona)?);
         // As it was recorded: a model that differs in case alone is refused where a persona is written and a task submitted.
-        judged_as(None, &mut options);
+        apply_rules_version(None, &mut options);
         let (provider, name) = named.unwrap_or(("default", "default"));
         // What a call cost is recorded with its answer; the table is only asked whether it can be known.
         if compiled.limits_cost() {
@@ -213,7 +213,7 @@ impl Governance {
             let message = "the contracts exclude models, and the persona does not name its provider and model";
             return Err(Fault::new("contract_refused", message));
         }
-        let begin = Begin {
+        let begin = SessionStart {
             session_id: "task".to_owned(),
             agent: compiled.session().agent.clone(),
             at,
@@ -321,16 +321,16 @@ impl Governance {
                 "there is no response to judge",
             ));
         };
-        let occasion = Occasion {
+        let occasion = JudgeContext {
             request: &open.request,
             now: at,
             proposal: open.proposal.as_deref(),
             answers: &open.answers,
         };
         let judgement = judge(&self.rules, &self.state, &open.response, occasion);
-        let asked = judgement.asked().take(match self.manner {
-            Manner::OneByOne => 1,
-            Manner::Together | Manner::Counted => usize::MAX,
+        let asked = judgement.needing_approval().take(match self.manner {
+            ContractHandling::OneByOne => 1,
+            ContractHandling::Together | ContractHandling::Counted => usize::MAX,
         });
         let asked: Vec<Judged> = asked.map(|verdict| verdict.call().clone()).collect();
         if !asked.is_empty() {
@@ -369,9 +369,13 @@ impl Governance {
             note: note(
                 Kind::ContractDecided,
                 match self.manner {
-                    Manner::OneByOne => json!({"decision": decision, "asked": open.asked}),
+                    ContractHandling::OneByOne => {
+                        json!({"decision": decision, "asked": open.asked})
+                    }
                     // Questions were told when they were asked: they count whatever becomes of them.
-                    Manner::Together | Manner::Counted => json!({"decision": decision}),
+                    ContractHandling::Together | ContractHandling::Counted => {
+                        json!({"decision": decision})
+                    }
                 },
             ),
         })
@@ -393,7 +397,7 @@ impl Governance {
             at,
             proposal: proposal.clone(),
             asked: open.asked,
-            calls: judgement.standing(),
+            calls: judgement.standing_calls(),
         })?;
         let mut requests = Vec::with_capacity(calls.len());
         for (number, call) in (first..).zip(calls) {
@@ -413,8 +417,8 @@ impl Governance {
         open.proposal = Some(proposal);
         let nobody = open.questions.is_empty();
         let told = match self.manner {
-            Manner::OneByOne => None,
-            Manner::Together | Manner::Counted => {
+            ContractHandling::OneByOne => None,
+            ContractHandling::Together | ContractHandling::Counted => {
                 Some(note(Kind::ContractDecided, asked_note(self, &open)))
             }
         };
@@ -443,8 +447,10 @@ impl Governance {
                 "requested_at": asked.requested_at,
             },
         });
-        if let (Manner::Together | Manner::Counted, Some(Value::Object(contract))) =
-            (self.manner, request.get_mut("contract"))
+        if let (
+            ContractHandling::Together | ContractHandling::Counted,
+            Some(Value::Object(contract)),
+        ) = (self.manner, request.get_mut("contract"))
         {
             contract.insert("tool_call_id".to_owned(), call.id.as_str().into());
         }
@@ -460,8 +466,8 @@ impl Governance {
             let member = |name: &str| answer.and_then(|answer| answer.value.get(name));
             let approved = member("approved").and_then(Value::as_bool);
             let came = match self.manner {
-                Manner::OneByOne => None,
-                Manner::Together | Manner::Counted => {
+                ContractHandling::OneByOne => None,
+                ContractHandling::Together | ContractHandling::Counted => {
                     member("answered_at").and_then(|time| Timestamp::deserialize(time).ok())
                 }
             };

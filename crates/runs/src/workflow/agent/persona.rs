@@ -17,7 +17,7 @@ pub(super) struct Persona {
     /// Members of every model request: provider, model and its settings.
     pub(super) model: Map<String, Value>,
     pub(super) tools: Vec<String>,
-    pub(super) remembers: Remembers,
+    pub(super) remembers: MemorySource,
     limits: Map<String, Value>,
 }
 
@@ -34,7 +34,7 @@ pub(super) enum Verdict {
 
 /// What the agent knows beyond its input.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Remembers {
+pub(super) enum MemorySource {
     /// Nothing.
     Nothing,
     /// What was said in the Session before.
@@ -78,9 +78,9 @@ impl Persona {
             model: object("model"),
             tools,
             remembers: match text("memory").as_deref() {
-                Some("session") => Remembers::Session,
-                Some("field") => Remembers::Field,
-                _ => Remembers::Nothing,
+                Some("session") => MemorySource::Session,
+                Some("field") => MemorySource::Field,
+                _ => MemorySource::Nothing,
             },
             limits: object("limits"),
         }

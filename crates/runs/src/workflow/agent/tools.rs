@@ -7,7 +7,7 @@ use contracts::OfferedTool;
 use domain::Kind;
 use serde_json::json;
 
-use super::super::{EffectAnswer, EffectKind, Handles, Note, Wanted};
+use super::super::{EffectAnswer, EffectKind, EffectRequest, Handles, Note};
 use super::governance::{Fault, exact};
 use super::note;
 use super::persona::{Persona, Verdict};
@@ -154,7 +154,10 @@ pub(super) struct Call {
 #[derive(Debug)]
 enum CallDecision {
     /// It is performed, perhaps after somebody consented.
-    Performed { effect: Box<Wanted>, asks: bool },
+    Performed {
+        effect: Box<EffectRequest>,
+        asks: bool,
+    },
     /// It is not performed, and the model is told why.
     Refused { denied: bool, why: String },
 }
@@ -214,10 +217,10 @@ impl Call {
                 json!({"tool": tool.name, "arguments": arguments}),
             ),
         };
-        let effect = Wanted {
+        let effect = EffectRequest {
             repeatable: tool.repeatable,
             secrets: catalog.handles_for(tool),
-            ..Wanted::repeatable(counters.next(&prefix), kind, request)
+            ..EffectRequest::repeatable(counters.next(&prefix), kind, request)
         };
         Self {
             id,
@@ -259,7 +262,7 @@ impl Call {
         self.is_performed() && self.result.is_none()
     }
 
-    pub(super) fn wanted(&self) -> Option<Wanted> {
+    pub(super) fn effect_request(&self) -> Option<EffectRequest> {
         match &self.fate {
             CallDecision::Performed { effect, .. } if self.result.is_none() => {
                 Some((**effect).clone())

@@ -3,7 +3,8 @@
 use serde_json::json;
 
 use super::{
-    Call, EffectAnswer, Fault, Loop, Note, Step, Waits, Wanted, recorded_time, refused, with_notes,
+    Call, EffectAnswer, EffectRequest, Fault, Loop, Note, Step, Waits, recorded_time, refused,
+    with_notes,
 };
 
 impl Loop {
@@ -25,7 +26,8 @@ impl Loop {
             return refused(fault);
         }
         let notes: Vec<Note> = self.calls.iter().flat_map(Call::use_notes).collect();
-        let effects: Vec<Wanted> = self.calls.iter().filter_map(Call::wanted).collect();
+        let effects: Vec<EffectRequest> =
+            self.calls.iter().filter_map(Call::effect_request).collect();
         if effects.is_empty() {
             return self.after_tools(&[], notes);
         }
@@ -78,7 +80,7 @@ impl Loop {
                 return Step::Request {
                     notes: again,
                     checkpoint: false,
-                    effects: self.calls.iter().filter_map(Call::wanted).collect(),
+                    effects: self.calls.iter().filter_map(Call::effect_request).collect(),
                 };
             }
         }
@@ -86,15 +88,15 @@ impl Loop {
     }
 
     pub(super) fn after_tools(&mut self, results: &[EffectAnswer], mut notes: Vec<Note>) -> Step {
-        if let Err(fault) = self.tell_results(&mut notes) {
+        if let Err(fault) = self.add_results(&mut notes) {
             return with_notes(refused(fault), notes);
         }
-        self.hear(results);
+        self.take_interruption(results);
         self.ask_model(notes)
     }
 
     /// Takes what somebody said who interrupted a step as the next input.
-    pub(super) fn hear(&mut self, results: &[EffectAnswer]) {
+    pub(super) fn take_interruption(&mut self, results: &[EffectAnswer]) {
         let said = results.iter().filter_map(EffectAnswer::interruption);
         for input in said.filter(|input| !input.is_empty()) {
             self.transcript
@@ -103,7 +105,7 @@ impl Loop {
     }
 
     /// Tells the model what its tools gave.
-    pub(super) fn tell_results(&mut self, notes: &mut Vec<Note>) -> Result<(), Fault> {
+    pub(super) fn add_results(&mut self, notes: &mut Vec<Note>) -> Result<(), Fault> {
         for call in &self.calls {
             let result = call.result.as_ref();
             if let Some(governance) = &mut self.governance {

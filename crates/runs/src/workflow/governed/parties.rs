@@ -58,12 +58,12 @@ impl Parties {
     }
 
     /// True for an actor or a key that works in it: opened it, prepared, proposed, reported or handed over.
-    pub fn works(&self, actor: &str, key_id: Option<&str>) -> bool {
+    pub fn is_worker(&self, actor: &str, key_id: Option<&str>) -> bool {
         has(&self.workers, actor, key_id)
     }
 
     /// True for an actor or a key that decided in it.
-    pub fn decides(&self, actor: &str, key_id: Option<&str>) -> bool {
+    pub fn is_decider(&self, actor: &str, key_id: Option<&str>) -> bool {
         has(&self.deciders, actor, key_id)
     }
 }

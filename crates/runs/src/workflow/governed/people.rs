@@ -2,10 +2,10 @@
 
 use canon::{Digest, Value};
 use contracts::{Answer, Answers, ApprovalRequest, ApprovalResponse, read_answer};
-use domain::{Decide, GovernedInput, Kind, Problem, Telling, Timestamp};
+use domain::{Decide, GovernedInput, Kind, Problem, RulesVersion, Timestamp};
 use serde_json::json;
 
-use super::kept::{Decided, Kept, Status, Waiting};
+use super::proposals::{ApprovalWait, AttributedDecision, ProposalRecord, Status};
 use super::session::{GovernedSession, proposal_id};
 use crate::workflow::Note;
 
@@ -14,7 +14,7 @@ impl GovernedSession {
     pub(super) fn ask(
         &mut self,
         number: u64,
-        mut waiting: Waiting,
+        mut waiting: ApprovalWait,
         verdicts: Value,
         now: Timestamp,
     ) {
@@ -38,7 +38,7 @@ impl GovernedSession {
             .collect();
         let (name, reason, input) = match requests.as_slice() {
             // One decision is about all of them, so that all of them are described.
-            [_, _, ..] if self.telling >= Telling::Things => described(&requests),
+            [_, _, ..] if self.rules_version >= RulesVersion::Things => described(&requests),
             _ => (
                 first.map_or(Value::Null, |asked| json!(asked.tool_name)),
                 first.map_or(Value::Null, |asked| json!(asked.reason)),
@@ -86,7 +86,9 @@ impl GovernedSession {
         decide: &Decide,
         input: &GovernedInput,
     ) -> Result<Value, Problem> {
-        let (number, kept) = self.kept(&decide.proposal_id).ok_or_else(no_proposal)?;
+        let (number, kept) = self
+            .find_proposal(&decide.proposal_id)
+            .ok_or_else(no_proposal)?;
         if kept.waiting.is_none() {
             let message = format!("the proposal is {}", kept.status.as_str());
             return Err(
@@ -128,12 +130,12 @@ impl GovernedSession {
             response.get_or_insert(given);
         }
         self.told.decided = Some((waiting.permission.clone(), decide.approve));
-        let decided = response.map(|response| Decided {
+        let decided = response.map(|response| AttributedDecision {
             response,
             actor: input.actor.clone(),
             key_id: input.key_id.clone(),
         });
-        if self.telling >= Telling::Deciders {
+        if self.rules_version >= RulesVersion::Deciders {
             self.told.said.insert("decided".to_owned(), json!(decided));
         }
         self.go_on(number, *waiting, answers, None, input.at)?;
@@ -151,13 +153,13 @@ impl GovernedSession {
         Ok(answer)
     }
 
-    fn take_waiting(&mut self, number: u64) -> Option<Box<Waiting>> {
+    fn take_waiting(&mut self, number: u64) -> Option<Box<ApprovalWait>> {
         self.proposals.get_mut(&number)?.waiting.take()
     }
 
     /// Settles proposals whose time for an answer is over.
     pub(super) fn settle_unanswered(&mut self, now: Timestamp) {
-        let late = |kept: &Kept| kept.deadline().is_some_and(|deadline| now >= deadline);
+        let late = |kept: &ProposalRecord| kept.deadline().is_some_and(|deadline| now >= deadline);
         let late: Vec<u64> = self
             .proposals
             .iter()
@@ -285,13 +287,13 @@ mod tests {
     }
 
     /// A call is refused while people are asked about another one; before they answer, what it lacked comes true.
-    fn decided(telling: &str, approve: bool) -> Value {
+    fn decided(rules_version: &str, approve: bool) -> Value {
         let files = FILES.map(|(file, text)| json!({"file": file, "text": text}));
         let files = json!({"files": files});
         let read = serde_json::from_value(files.clone()).unwrap();
         let digest = super::super::Contracts::compile(&read).unwrap().digest();
         let start = json!({"session_id": "s", "at": "2026-01-01T00:00:00Z", "sha256": digest, "contracts": files,
-            "options": {"sessionId": "s", "gate": "strip_partial"}, "telling": telling});
+            "options": {"sessionId": "s", "gate": "strip_partial"}, "telling": rules_version});
         let mut session = GovernedSession::begin(&start).unwrap();
         let order = json!({"order": "A"});
         let asked = propose(

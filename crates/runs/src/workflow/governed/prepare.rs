@@ -2,13 +2,13 @@
 
 use canon::Value;
 use contracts::{
-    Event, Mode, Narrowing, OfferedTool, Refusal, Request, Room, ToolChoice, check_attempts,
-    check_workflow, narrow, precheck, refused,
+    Event, Mode, Narrowing, OfferedTool, PatternBudget, Refusal, Request, ToolChoice,
+    check_attempts, check_workflow, narrow, precheck, refused,
 };
-use domain::{Offered, Preflight, Problem, Telling, Timestamp};
+use domain::{Preflight, Problem, RulesVersion, Timestamp, ToolOffer};
 use serde_json::json;
 
-use super::handed::Handed;
+use super::request_form::RequestForm;
 use super::session::{GovernedSession, PREPARED_MICROS, age};
 
 const PREPARED_MAX: usize = 256;
@@ -48,7 +48,7 @@ impl GovernedSession {
             true => Narrowing::default(),
             false => narrow(&self.rules, &self.state, &tools),
         };
-        let view = request_seen(self.telling, asked)?;
+        let view = request_seen(self.rules_version, asked)?;
         let request = Request {
             provider: asked.provider.clone(),
             model: asked.model.clone(),
@@ -111,16 +111,16 @@ impl GovernedSession {
 
     /// Tells once per tool which keywords of its schema are not checked, and again where these are others.
     fn unchecked_keywords(&mut self, tools: &[OfferedTool]) -> Vec<Value> {
-        if self.telling < Telling::Bounds {
+        if self.rules_version < RulesVersion::Bounds {
             return Vec::new();
         }
         let mut warnings = Vec::new();
         for tool in tools {
             let compiled = self.rules.compiled();
             let schema = tool.schema.as_ref();
-            let Some(form) = schema
-                .and_then(|schema| compiled.schema_form(&tool.name, schema, &mut Room::recorded()))
-            else {
+            let Some(form) = schema.and_then(|schema| {
+                compiled.schema_form(&tool.name, schema, &mut PatternBudget::recorded())
+            }) else {
                 continue;
             };
             let ignored = form.ignored;
@@ -144,8 +144,8 @@ impl GovernedSession {
         }
         let compiled = self.rules.compiled();
         let mut tools = asked.offered_tools.iter();
-        let handed = Handed::of(asked);
-        if handed == Handed::Unknown && tools.any(|tool| compiled.reads_request(&tool.name)) {
+        let handed = RequestForm::of(asked);
+        if handed == RequestForm::Unknown && tools.any(|tool| compiled.reads_request(&tool.name)) {
             let message = "contracts look at the request, and `provider` is neither `openai` nor `anthropic`: \
                            a compatible server counts as the provider whose API it speaks";
             return Err(
@@ -260,7 +260,8 @@ impl GovernedSession {
         // Every request has messages; without them it is not the request.
         let request = asked.request.as_ref();
         let has = |name: &str| request.is_some_and(|request| request.get(name).is_some());
-        let is_there = has("messages") || self.telling >= Telling::Requests && has("input");
+        let is_there =
+            has("messages") || self.rules_version >= RulesVersion::Requests && has("input");
         if is_there || self.rules.options().mode == Mode::LogOnly {
             return Ok(());
         }
@@ -283,7 +284,7 @@ impl GovernedSession {
         if self.rules.options().mode == Mode::LogOnly {
             return Ok(wrong);
         }
-        let mut patterns = Room::of_schemas();
+        let mut patterns = PatternBudget::of_schemas();
         for tool in asked.offered_tools.iter().filter(|tool| !tool.hosted) {
             let Some(schema) = tool.schema.as_ref().map(exact).transpose()? else {
                 continue;
@@ -336,22 +337,28 @@ impl GovernedSession {
 }
 
 /// Returns the request as rules see it.
-fn request_seen(telling: Telling, asked: &Preflight) -> Result<contracts::Value, Problem> {
+fn request_seen(
+    rules_version: RulesVersion,
+    asked: &Preflight,
+) -> Result<contracts::Value, Problem> {
     let given = exact(asked.request.as_ref().unwrap_or(&Value::Null))?;
-    match telling < Telling::Requests {
+    match rules_version < RulesVersion::Requests {
         true => Ok(given),
-        false => Ok(Handed::of(asked).seen(given, asked)),
+        false => Ok(RequestForm::of(asked).view_for_rules(given, asked)),
     }
 }
 
 /// The same for a request on record; none where rules cannot look at it.
-pub(crate) fn recorded_request(telling: Telling, asked: &Preflight) -> Option<contracts::Value> {
-    let handed = Handed::of(asked);
-    let is_seen = match telling < Telling::Requests {
+pub(crate) fn recorded_request(
+    rules_version: RulesVersion,
+    asked: &Preflight,
+) -> Option<contracts::Value> {
+    let handed = RequestForm::of(asked);
+    let is_seen = match rules_version < RulesVersion::Requests {
         true => asked.request.is_some(),
-        false => !matches!(handed, Handed::Nothing | Handed::Unknown),
+        false => !matches!(handed, RequestForm::Nothing | RequestForm::Unknown),
     };
-    request_seen(telling, asked).ok().filter(|_| is_seen)
+    request_seen(rules_version, asked).ok().filter(|_| is_seen)
 }
 
 pub(super) fn stale(message: &str, version: u64, revision: u64) -> Problem {
@@ -370,7 +377,7 @@ pub(super) fn prepared_number(id: &str) -> Option<u64> {
     id.strip_prefix(PREPARED)?.parse().ok()
 }
 
-fn offered(tool: &Offered) -> Result<OfferedTool, Problem> {
+fn offered(tool: &ToolOffer) -> Result<OfferedTool, Problem> {
     Ok(OfferedTool {
         name: tool.name.clone(),
         schema: tool.schema.as_ref().map(exact).transpose()?,

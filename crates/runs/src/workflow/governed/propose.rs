@@ -5,15 +5,15 @@
 
 use canon::Value;
 use contracts::{
-    Answer, Answers, AttemptCost, Call, Decimal, Event, FinishReason, Mode, Narrowing, Occasion,
-    ProposedCall, Release, Request, Responded, Response, Settlement, Usage, Verdict, judge_again,
-    question, settle, settled,
+    Answer, Answers, AttemptCost, Call, Decimal, Event, FinishReason, JudgeContext, Mode,
+    Narrowing, ProposedCall, Release, Request, Responded, Response, Settlement, Usage, Verdict,
+    judge_again, question, settle, settled,
 };
-use domain::{GovernedInput, Problem, Proposal, Telling, Timestamp};
+use domain::{GovernedInput, Problem, Proposal, RulesVersion, Timestamp};
 use serde_json::json;
 
-use super::kept::{KeptCall, Status, Waiting};
 use super::prepare::{Prepared, prepared_number, stale};
+use super::proposals::{ApprovalWait, ReleasedCall, Status};
 use super::session::{GovernedSession, PREPARED_MICROS, age, proposal_id};
 
 impl GovernedSession {
@@ -59,7 +59,7 @@ impl GovernedSession {
         let Prepared {
             request, narrowing, ..
         } = prepared;
-        let waiting = Waiting {
+        let waiting = ApprovalWait {
             request,
             response,
             cost,
@@ -155,7 +155,7 @@ impl GovernedSession {
         });
         self.advance(&event)?;
         let number = self.proposal_count;
-        if self.telling < Telling::Deciders {
+        if self.rules_version < RulesVersion::Deciders {
             let verdicts = response.calls.iter();
             let verdicts: Value = verdicts
                 .map(|call| json!({"call_id": call.id, "tool_name": call.name, "verdict": "allow"}))
@@ -163,7 +163,7 @@ impl GovernedSession {
             self.keep(number, Status::Allowed, verdicts, None, at);
             return Ok(self.proposal_answer(number));
         }
-        let calls: Vec<KeptCall> = response.calls.iter().map(logged_call).collect();
+        let calls: Vec<ReleasedCall> = response.calls.iter().map(logged_call).collect();
         let verdicts = calls.iter().map(|call| {
             json!({
                 "call_id": call.id,
@@ -186,7 +186,7 @@ impl GovernedSession {
     pub(super) fn go_on(
         &mut self,
         number: u64,
-        mut waiting: Waiting,
+        mut waiting: ApprovalWait,
         mut answers: Answers,
         narrowing: Option<&Narrowing>,
         now: Timestamp,
@@ -194,7 +194,7 @@ impl GovernedSession {
         let id = proposal_id(number);
         let name = (waiting.asked > 0).then_some(id.as_str());
         let judgement = {
-            let occasion = Occasion {
+            let occasion = JudgeContext {
                 request: &waiting.request,
                 now,
                 proposal: name,
@@ -207,19 +207,19 @@ impl GovernedSession {
         };
         let verdicts: Value = judgement.verdicts().iter().map(shown_verdict).collect();
         let asked: Vec<Call> = judgement
-            .asked()
+            .needing_approval()
             .map(|verdict| verdict.call().clone())
             .collect();
         if !asked.is_empty() {
             waiting.asked = asked.len() as u64;
-            if self.telling >= Telling::Refusals {
+            if self.rules_version >= RulesVersion::Refusals {
                 waiting.verdicts = judgement.verdicts().to_vec();
             }
             let event = Event::Asked {
                 at: now,
                 proposal: id.clone(),
                 asked: waiting.asked,
-                calls: judgement.standing(),
+                calls: judgement.standing_calls(),
             };
             self.advance(&event)?;
             for call in asked {
@@ -314,7 +314,7 @@ impl GovernedSession {
         let Some(kept) = self.proposals.get(&number) else {
             return;
         };
-        if self.telling < Telling::Executions || kept.calls.is_empty() {
+        if self.rules_version < RulesVersion::Executions || kept.calls.is_empty() {
             return;
         }
         let released = kept.calls.iter().map(|call| {
@@ -344,8 +344,8 @@ impl GovernedSession {
     }
 }
 
-fn kept_call(call: &Call) -> KeptCall {
-    KeptCall {
+fn kept_call(call: &Call) -> ReleasedCall {
+    ReleasedCall {
         id: call.id.clone(),
         tool: call.tool.clone(),
         digest: call.arguments_digest,
@@ -354,8 +354,8 @@ fn kept_call(call: &Call) -> KeptCall {
 }
 
 /// A call that nobody judged: it counted when it came, and what becomes of it can be reported.
-fn logged_call(call: &ProposedCall) -> KeptCall {
-    KeptCall {
+fn logged_call(call: &ProposedCall) -> ReleasedCall {
+    ReleasedCall {
         id: call.id.clone(),
         tool: call.name.clone(),
         digest: call.arguments_digest(),

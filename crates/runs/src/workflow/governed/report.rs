@@ -4,11 +4,11 @@
 //! is the only end that a later report may replace.
 
 use canon::{Digest, Value, jcs, sha256};
-use contracts::{Event, Mode, Outcome, Path, SeenOutput};
-use domain::{Problem, Report, ReportedOutcome, Telling, Timestamp};
+use contracts::{Event, Mode, Outcome, Path, ShownOutput};
+use domain::{Problem, Report, ReportedOutcome, RulesVersion, Timestamp};
 use serde_json::json;
 
-use super::kept::KeptCall;
+use super::proposals::ReleasedCall;
 use super::seat::as_value;
 use super::session::GovernedSession;
 
@@ -22,7 +22,7 @@ pub(super) struct Receipt {
 
 impl GovernedSession {
     pub(super) fn report(&mut self, report: &Report, now: Timestamp) -> Result<Value, Problem> {
-        let found = self.kept(&report.proposal_id);
+        let found = self.find_proposal(&report.proposal_id);
         let (number, kept) =
             found.ok_or_else(|| Problem::new(404, "unknown_proposal", "no such proposal"))?;
         let call = kept.calls.iter().find(|call| call.id == report.call_id);
@@ -89,7 +89,7 @@ impl GovernedSession {
     fn report_settled(
         &mut self,
         number: u64,
-        call: &KeptCall,
+        call: &ReleasedCall,
         report: &Report,
         digest: Digest,
     ) -> Result<Value, Problem> {
@@ -115,20 +115,20 @@ impl GovernedSession {
     fn take_output(
         &mut self,
         number: u64,
-        call: &KeptCall,
+        call: &ReleasedCall,
         report: &Report,
     ) -> Result<(), Problem> {
         let kept = self.proposals.get(&number);
         // In log-only mode no call is known to rules.
         let is_known = kept.is_some_and(|kept| kept.step.is_some());
         let same = call.digest == report.arguments_digest;
-        if self.telling < Telling::Deciders
+        if self.rules_version < RulesVersion::Deciders
             || report.outcome != ReportedOutcome::Success
             || !(is_known && same)
         {
             return Ok(());
         }
-        let output = SeenOutput {
+        let output = ShownOutput {
             call_id: call.id.clone(),
             text: output_of(report)?,
         };
@@ -138,8 +138,8 @@ impl GovernedSession {
     }
 
     /// Tells what became of a call, for whoever reads the record without judging again: receipts list it.
-    fn tell_execution(&mut self, call: &KeptCall, report: &Report) {
-        if self.telling < Telling::Executions {
+    fn tell_execution(&mut self, call: &ReleasedCall, report: &Report) {
+        if self.rules_version < RulesVersion::Executions {
             return;
         }
         self.told
@@ -149,7 +149,7 @@ impl GovernedSession {
 
     /// Finds a released call that a report is about, with the answer if just this was reported before.
     pub fn reported(&self, report: &Report) -> Option<(Value, Option<Value>)> {
-        let (_, kept) = self.kept(&report.proposal_id)?;
+        let (_, kept) = self.find_proposal(&report.proposal_id)?;
         let call = kept.calls.iter().find(|call| call.id == report.call_id)?;
         let digest = sha256(&jcs(&json!(report)));
         let known = kept.receipts.get(&report.call_id);
@@ -160,8 +160,8 @@ impl GovernedSession {
 
     /// Returns what the workflow is told when a report comes after the end: the things that the call held are free, unless
     /// nobody knows what became of it.
-    pub fn freed_late(&self, report: &Report) -> Vec<Value> {
-        let Some((_, kept)) = self.kept(&report.proposal_id) else {
+    pub fn late_releases(&self, report: &Report) -> Vec<Value> {
+        let Some((_, kept)) = self.find_proposal(&report.proposal_id) else {
             return Vec::new();
         };
         let mut calls = kept.calls.iter();
@@ -172,7 +172,7 @@ impl GovernedSession {
         let (Some(key), Some(seat)) = (key, &self.seat) else {
             return Vec::new();
         };
-        seat.freed_by(&key).iter().map(as_value).collect()
+        seat.releases_of(&key).iter().map(as_value).collect()
     }
 
     /// Refuses an error that is called expected and that the tool's contract does not list.
@@ -180,7 +180,7 @@ impl GovernedSession {
     /// # Errors
     /// What the contract lists.
     pub fn error_listed(&self, report: &Report) -> Result<(), Problem> {
-        let found = self.kept(&report.proposal_id);
+        let found = self.find_proposal(&report.proposal_id);
         let call = found.and_then(|(_, kept)| {
             let mut calls = kept.calls.iter();
             calls.find(|call| call.id == report.call_id)
@@ -202,14 +202,14 @@ impl GovernedSession {
         Err(Problem::new(422, "error_not_listed", message).with("allowed_errors", listed))
     }
 
-    fn is_expected(&self, call: &KeptCall, report: &Report) -> bool {
+    fn is_expected(&self, call: &ReleasedCall, report: &Report) -> bool {
         let contract = self.rules.compiled().contract(&call.tool);
         report.error_code.as_ref().is_some_and(|code| {
             contract.is_some_and(|contract| contract.allowed_errors.contains(code))
         })
     }
 
-    fn outcome(&self, call: &KeptCall, report: &Report) -> Outcome {
+    fn outcome(&self, call: &ReleasedCall, report: &Report) -> Outcome {
         let expected = self.is_expected(call, report);
         match report.outcome {
             ReportedOutcome::Success => Outcome::Success,
@@ -224,7 +224,7 @@ impl GovernedSession {
     fn keep_report(
         &mut self,
         number: u64,
-        call: &KeptCall,
+        call: &ReleasedCall,
         digest: Digest,
         is_final: bool,
         committed: bool,
@@ -291,7 +291,7 @@ pub(crate) fn reported_output(report: &Report) -> Option<String> {
     output_of(report).ok()
 }
 
-fn executed(call: &KeptCall, report: &Report) -> Value {
+fn executed(call: &ReleasedCall, report: &Report) -> Value {
     json!({
         "tool": call.tool,
         "call_id": report.call_id,

@@ -4,14 +4,16 @@ use std::sync::Arc;
 
 use canon::Value;
 use contracts::workflow::{
-    Seat, Wanted, Workflow, WorkflowEvent, WorkflowRefusal, WorkflowView, compile_workflow,
+    HandoffRequest, Seat, Workflow, WorkflowEvent, WorkflowRefusal, WorkflowView, compile_workflow,
 };
 use contracts::{Event, Lifecycle, Source};
-use domain::{ContractText, GovernedInput, GovernedPlace, NewOffer, Problem, Telling, Timestamp};
+use domain::{
+    ContractText, GovernedInput, GovernedPlace, NewOffer, Problem, RulesVersion, Timestamp,
+};
 use serde::Deserialize as _;
 use serde_json::json;
 
-use super::session::{Ended, GovernedSession};
+use super::session::{GovernedSession, SessionEnd};
 
 /// Offers of one workflow that can be open at a time.
 const OFFERS_MAX: usize = 64;
@@ -43,7 +45,7 @@ pub(super) fn compiled(source: &ContractText) -> Result<Arc<Workflow>, Problem> 
 pub(crate) fn seat_of(
     session_id: &str,
     place: &GovernedPlace,
-    telling: Telling,
+    rules_version: RulesVersion,
 ) -> Result<Seat, String> {
     let workflow = compiled(&place.source).map_err(|problem| problem.to_string())?;
     if workflow.digest() != place.sha256 {
@@ -51,11 +53,11 @@ pub(crate) fn seat_of(
     }
     let view = WorkflowView::deserialize(&place.view).map_err(|error| error.to_string())?;
     let seat = Seat::of_member(workflow, &place.workflow_id, session_id, view);
-    let seat = match telling < Telling::Bounds {
+    let seat = match rules_version < RulesVersion::Bounds {
         true => seat.limiting_requests_only(),
         false => seat,
     };
-    Ok(match telling < Telling::Things {
+    Ok(match rules_version < RulesVersion::Things {
         true => seat.naming_no_things(),
         false => seat,
     })
@@ -74,7 +76,7 @@ impl GovernedSession {
     }
 
     /// Takes in how its workflow stands. A session whose parent was stopped stops with it.
-    pub(super) fn hear(&mut self, input: &GovernedInput) -> Result<(), Problem> {
+    pub(super) fn apply_view(&mut self, input: &GovernedInput) -> Result<(), Problem> {
         let (Some(seat), Some(view)) = (&mut self.seat, &input.workflow) else {
             return Ok(());
         };
@@ -116,7 +118,7 @@ impl GovernedSession {
             return Err(Problem::new(429, "too_many_offers", message));
         }
         let carry: Vec<&str> = offer.carry.iter().map(String::as_str).collect();
-        let wanted = Wanted {
+        let wanted = HandoffRequest {
             handoff_id: &offer.handoff_id,
             to_role: &offer.to_role,
             summary: &offer.summary,
@@ -140,7 +142,7 @@ impl GovernedSession {
             return Vec::new();
         };
         seat.follow(&self.state);
-        if matches!(self.told.end, Some(Ended::Failed { .. })) {
+        if matches!(self.told.end, Some(SessionEnd::Failed { .. })) {
             seat.leave();
         }
         let news: Vec<WorkflowEvent> = seat.news();
@@ -183,11 +185,11 @@ mod tests {
     use super::{GovernedSession, compiled};
 
     /// What becomes of two calls in a workflow that permits one.
-    fn proposed(telling: &str) -> Value {
-        proposed_in(telling, "limits: { max_tool_calls: 1 }\n")
+    fn proposed(rules_version: &str) -> Value {
+        proposed_in(rules_version, "limits: { max_tool_calls: 1 }\n")
     }
 
-    fn proposed_in(telling: &str, more: &str) -> Value {
+    fn proposed_in(rules_version: &str, more: &str) -> Value {
         let files =
             json!({"files": [{"file": "pay.yaml", "text": "tool: pay\nside_effect: write\n"}]});
         let contracts =
@@ -203,7 +205,7 @@ mod tests {
             "tool_calls": 0, "held": []});
         let start = json!({"session_id": "s", "at": "2026-01-01T00:00:00Z",
             "sha256": contracts.unwrap().digest(), "contracts": files, "options": {"sessionId": "s"},
-            "telling": telling,
+            "telling": rules_version,
             "workflow": {"workflow_id": "w", "sha256": workflow.digest(), "source": source, "view": view}});
         let mut session = GovernedSession::begin(&start).unwrap();
         let call = |id: &str| json!({"id": id, "name": "pay", "arguments": "{}"});

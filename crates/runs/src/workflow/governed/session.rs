@@ -8,19 +8,19 @@ use contracts::capture::CaptureLevel;
 use contracts::driver::Label;
 use contracts::workflow::Seat;
 use contracts::{
-    Begin, CallKey, Compiled, Condition, Event, Executors, HostFacts, Lifecycle, Options,
-    PolicyAnswer, Rules, Source, State,
+    CallKey, Compiled, Condition, Event, Executors, HostFacts, Lifecycle, Options, PolicyAnswer,
+    Rules, SessionStart, Source, State,
 };
 use domain::{
     ContractText, GovernedFiles, GovernedInput, GovernedOperation, GovernedStart, Kind,
-    PermissionId, PolicyVerdict, Problem, StartedCall, Telling, Timestamp,
+    PermissionId, PolicyVerdict, Problem, RulesVersion, StartedCall, Timestamp,
 };
 use serde::Deserialize as _;
 use serde_json::json;
 
-use super::kept::Kept;
 use super::parties::Parties;
 use super::prepare::{PREPARED, Prepared};
+use super::proposals::ProposalRecord;
 use super::seat::seat_of;
 use crate::workflow::Note;
 
@@ -41,7 +41,7 @@ pub struct GovernedSession {
     pub(super) prepared: BTreeMap<u64, Prepared>,
     pub(super) prepared_count: u64,
     /// Proposals that wait, have calls whose execution is not reported, or were settled not long ago.
-    pub(super) proposals: BTreeMap<u64, Kept>,
+    pub(super) proposals: BTreeMap<u64, ProposalRecord>,
     pub(super) proposal_count: u64,
     pub(super) checkpoint_count: u64,
     /// The keywords of offered schemas that are not checked, by tool, as they were last told.
@@ -54,26 +54,26 @@ pub struct GovernedSession {
     /// Its place in a workflow.
     pub(super) seat: Option<Seat>,
     /// What its notes tell.
-    pub(super) telling: Telling,
+    pub(super) rules_version: RulesVersion,
     /// What an input has brought about so far.
-    pub(super) told: Told,
+    pub(super) told: Consequences,
 }
 
 /// What an input brings about besides its answer.
 #[derive(Debug, Default)]
-pub(super) struct Told {
+pub(super) struct Consequences {
     pub(super) changed: bool,
     pub(super) notes: Vec<Note>,
     pub(super) withdrawn: Vec<(PermissionId, &'static str)>,
     pub(super) decided: Option<(PermissionId, bool)>,
-    pub(super) end: Option<Ended>,
+    pub(super) end: Option<SessionEnd>,
     /// Members of the note about the operation itself.
     pub(super) said: canon::Map<String, Value>,
 }
 
 /// What an input came to.
 #[derive(Debug)]
-pub struct Taken {
+pub struct InputOutcome {
     /// False when everything is as it was: there is nothing to record.
     pub changed: bool,
     /// The answer.
@@ -85,14 +85,14 @@ pub struct Taken {
     /// The permission request that was answered, and how.
     pub decided: Option<(PermissionId, bool)>,
     /// How the session ended, if it did.
-    pub end: Option<Ended>,
+    pub end: Option<SessionEnd>,
     /// What its workflow must be told.
     pub news: Vec<Value>,
 }
 
 /// How a session ended.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Ended {
+pub enum SessionEnd {
     /// In order.
     Completed {
         /// What it came to, for people.
@@ -175,11 +175,13 @@ impl Contracts {
     }
 
     /// Says what options state in place of what holds without them. What cannot be read counts as other.
-    pub fn replaced_by(&self, options: &canon::Map<String, Value>) -> Option<Replaced> {
+    pub fn replaced_by(&self, options: &canon::Map<String, Value>) -> Option<ReplacedOption> {
         match options_of(options) {
             Ok(given) => replaced(&self.0, &given),
-            Err(_) if options.contains_key("providerConstraints") => Some(Replaced::Providers),
-            Err(_) if options.contains_key("pricing") => Some(Replaced::Prices),
+            Err(_) if options.contains_key("providerConstraints") => {
+                Some(ReplacedOption::Providers)
+            }
+            Err(_) if options.contains_key("pricing") => Some(ReplacedOption::Prices),
             Err(_) => None,
         }
     }
@@ -233,20 +235,23 @@ impl Contracts {
 
 /// What the options of a session put in the place of something else.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Replaced {
+pub enum ReplacedOption {
     /// The provider constraints of its contracts.
     Providers,
     /// The prices of the product's table.
     Prices,
 }
 
-fn replaced(compiled: &Compiled, given: &Options) -> Option<Replaced> {
+fn replaced(compiled: &Compiled, given: &Options) -> Option<ReplacedOption> {
     let own = compiled.session().provider_constraints();
     let providers = given.providers.as_ref();
     if providers.is_some_and(|providers| providers != own) {
-        return Some(Replaced::Providers);
+        return Some(ReplacedOption::Providers);
     }
-    given.prices.undercut().then_some(Replaced::Prices)
+    given
+        .prices
+        .is_underpriced()
+        .then_some(ReplacedOption::Prices)
 }
 
 /// Reads options under their published names: on the server every execution is reported and people answer.
@@ -263,13 +268,15 @@ fn options_of(options: &canon::Map<String, Value>) -> Result<Options, Vec<String
 }
 
 /// Has options judge as a session on record was judged; as an agent is where there is none.
-pub fn judged_as(telling: Option<Telling>, options: &mut Options) {
-    options.case_of_models_counts = telling.is_none_or(|telling| telling < Telling::Deciders);
-    options.patterns_unbounded = telling.is_none_or(|telling| telling < Telling::Requests);
+pub fn apply_rules_version(rules_version: Option<RulesVersion>, options: &mut Options) {
+    options.case_of_models_counts =
+        rules_version.is_none_or(|rules_version| rules_version < RulesVersion::Deciders);
+    options.patterns_unbounded =
+        rules_version.is_none_or(|rules_version| rules_version < RulesVersion::Requests);
 }
 
 /// Returns what is kept of captures: whatever their sender left in, only `full` keeps texts that look like secrets.
-pub fn kept_captures(start: &GovernedStart, captures: Vec<Value>) -> Vec<Value> {
+pub fn retained_captures(start: &GovernedStart, captures: Vec<Value>) -> Vec<Value> {
     let level = options_of(&start.options).map(|options| options.capture_level);
     match level {
         Ok(CaptureLevel::Full) => captures,
@@ -302,7 +309,7 @@ impl GovernedSession {
             return Err("the recorded contracts have another digest than was recorded".to_owned());
         }
         let mut options = options_of(&start.options).map_err(|findings| findings.join("; "))?;
-        judged_as(Some(start.telling), &mut options);
+        apply_rules_version(Some(start.rules_version), &mut options);
         let policies = start.policies.iter().map(|(name, verdict)| {
             let answer = PolicyAnswer {
                 allowed: verdict.allowed,
@@ -319,9 +326,9 @@ impl GovernedSession {
             labels.extend(place.labels.iter().cloned());
             labels.sort_unstable();
             labels.dedup();
-            seat = Some(seat_of(&start.session_id, place, start.telling)?);
+            seat = Some(seat_of(&start.session_id, place, start.rules_version)?);
         }
-        let begin = Begin {
+        let begin = SessionStart {
             session_id: start.session_id.clone(),
             agent: rules
                 .options()
@@ -347,25 +354,25 @@ impl GovernedSession {
             parties: Parties::default(),
             labels_by: BTreeMap::new(),
             seat,
-            telling: start.telling,
-            told: Told::default(),
+            rules_version: start.rules_version,
+            told: Consequences::default(),
         })
     }
 
     /// Takes an input and answers it.
-    pub fn take(&mut self, input: &GovernedInput) -> Taken {
-        self.told = Told::default();
-        let heard = self.hear(input);
+    pub fn take(&mut self, input: &GovernedInput) -> InputOutcome {
+        self.told = Consequences::default();
+        let heard = self.apply_view(input);
         self.settle_overdue(input.at);
         let answer = heard.and_then(|()| self.answer(input));
         if let (Lifecycle::Killed { cause }, None) =
             (self.state.lifecycle().clone(), &self.told.end)
         {
             self.close_waiting("killed", "the session was killed");
-            self.told.end = Some(Ended::Canceled { reason: cause });
+            self.told.end = Some(SessionEnd::Canceled { reason: cause });
         }
         let news = self.news();
-        let Told {
+        let Consequences {
             changed,
             mut notes,
             withdrawn,
@@ -399,7 +406,7 @@ impl GovernedSession {
         for note in &mut notes {
             note.payload = as_recorded(std::mem::take(&mut note.payload));
         }
-        Taken {
+        InputOutcome {
             changed,
             answer,
             notes,
@@ -427,7 +434,7 @@ impl GovernedSession {
                     self.close_waiting("expired", "the session ended");
                     self.advance(&Event::Restored)?;
                     let text = self.summary();
-                    self.told.end = Some(Ended::Completed { text });
+                    self.told.end = Some(SessionEnd::Completed { text });
                 }
                 Ok(self.shown())
             }
@@ -455,7 +462,7 @@ impl GovernedSession {
             GovernedOperation::Lose => {
                 if !over && self.is_idle() {
                     self.told.changed = true;
-                    self.told.end = Some(Ended::Failed {
+                    self.told.end = Some(SessionEnd::Failed {
                         code: "session_lost",
                         message: "nothing was heard of the program for ten minutes".to_owned(),
                     });
@@ -538,8 +545,8 @@ impl GovernedSession {
         (actor, key_id): (&str, Option<&str>),
         opener: &str,
     ) -> Result<(), Problem> {
-        let works = |actor: &str| actor == opener || self.parties.works(actor, None);
-        let is_left = match works(actor) || self.parties.works(actor, key_id) {
+        let works = |actor: &str| actor == opener || self.parties.is_worker(actor, None);
+        let is_left = match works(actor) || self.parties.is_worker(actor, key_id) {
             true => {
                 let by_workers = self.labels_by.iter().filter(|(actor, _)| works(actor));
                 let given: usize = by_workers.map(|(_, count)| count).sum();
@@ -559,7 +566,7 @@ impl GovernedSession {
     /// Notes executions that have begun: what runs does not expire.
     fn started(&mut self, started: &[StartedCall]) -> Result<(), Problem> {
         for call in started {
-            let Some((_, kept)) = self.kept(&call.proposal_id) else {
+            let Some((_, kept)) = self.find_proposal(&call.proposal_id) else {
                 continue;
             };
             let Some(key) = kept.key(&call.call_id) else {
@@ -595,7 +602,7 @@ impl GovernedSession {
 
     /// Returns when something is overdue that has to be settled, if anything will be.
     pub fn next_deadline(&self) -> Option<Timestamp> {
-        let waiting = self.proposals.values().filter_map(Kept::deadline);
+        let waiting = self.proposals.values().filter_map(ProposalRecord::deadline);
         waiting.min()
     }
 
@@ -614,7 +621,7 @@ impl GovernedSession {
     }
 
     /// Returns the refusal of a session that is over.
-    pub fn over(&self) -> Option<Problem> {
+    pub fn closed_problem(&self) -> Option<Problem> {
         self.must_be_open().err()
     }
 
@@ -631,7 +638,7 @@ impl GovernedSession {
     }
 
     /// Says what its options state in place of what holds without them.
-    pub fn replaced(&self) -> Option<Replaced> {
+    pub fn replaced(&self) -> Option<ReplacedOption> {
         replaced(self.rules.compiled(), self.rules.options())
     }
 

@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use canon::{Digest, Value};
 use contracts::workflow::{
-    Closing, MemberStatus, OfferStatus, Workflow, WorkflowEvent, WorkflowState,
+    MemberStatus, OfferEnd, OfferStatus, Workflow, WorkflowEvent, WorkflowState,
 };
 use domain::{
     GovernedInput, GovernedOperation, GovernedPlace, Kind, Problem, Timestamp, WorkflowStart,
@@ -17,7 +17,7 @@ use serde_json::json;
 
 use super::parties::Parties;
 use super::seat::{as_value, compiled, refused};
-use super::session::{Ended, Taken, as_recorded};
+use super::session::{InputOutcome, SessionEnd, as_recorded};
 use crate::workflow::Note;
 
 /// Offers that are over and can still be asked for.
@@ -41,7 +41,7 @@ pub struct GovernedWorkflow {
 
 /// How a session begins in a workflow.
 #[derive(Debug)]
-pub struct Joining {
+pub struct JoinedSession {
     /// What the workflow is told; nothing when it knows the session already.
     pub news: Vec<Value>,
     /// The session's place.
@@ -159,7 +159,7 @@ impl GovernedWorkflow {
         role: Option<&str>,
         handoff_id: Option<&str>,
         now: Timestamp,
-    ) -> Result<Joining, Problem> {
+    ) -> Result<JoinedSession, Problem> {
         if let Some(reason) = &self.killed {
             let message = format!("the workflow was killed: {reason}");
             return Err(Problem::new(410, "killed", message));
@@ -193,7 +193,7 @@ impl GovernedWorkflow {
             news.push(as_value(&accepted));
         }
         let place = self.place(&state, labels);
-        Ok(Joining {
+        Ok(JoinedSession {
             news,
             place,
             slots,
@@ -201,7 +201,7 @@ impl GovernedWorkflow {
         })
     }
 
-    fn join_first(&self, session_id: &str, role: Option<&str>) -> Result<Joining, Problem> {
+    fn join_first(&self, session_id: &str, role: Option<&str>) -> Result<JoinedSession, Problem> {
         let role = role.or(self.start.role.as_deref());
         let Some(role) = role else {
             return Err(Problem::new(400, "malformed", "`workflow.role` is missing"));
@@ -219,7 +219,7 @@ impl GovernedWorkflow {
         let began = began.map_err(|refusal| refused(&refusal))?;
         let state = self.state.clone().apply(&began);
         let state = state.map_err(|refusal| refused(&refusal))?;
-        Ok(Joining {
+        Ok(JoinedSession {
             news: vec![as_value(&began)],
             place: self.place(&state, Vec::new()),
             slots: std::collections::BTreeMap::new(),
@@ -267,7 +267,7 @@ impl GovernedWorkflow {
     }
 
     /// Takes an input and answers it.
-    pub fn take(&mut self, input: &GovernedInput) -> Taken {
+    pub fn take(&mut self, input: &GovernedInput) -> InputOutcome {
         self.state.expire(input.at);
         let number = |id: &str| domain::handoff_parts(id).map_or(0, |(_, number)| number);
         self.state.forget_closed(CLOSED_MAX, number);
@@ -279,7 +279,7 @@ impl GovernedWorkflow {
         let answer = answer.map(|(answer, _)| answer);
         let end = match (&input.operation, self.is_over()) {
             (GovernedOperation::Tick | GovernedOperation::Kill { .. }, true) => Some(self.end()),
-            (GovernedOperation::Lose, _) if self.root.is_none() => Some(Ended::Failed {
+            (GovernedOperation::Lose, _) if self.root.is_none() => Some(SessionEnd::Failed {
                 code: "session_lost",
                 message: "no session began in the workflow for ten minutes".to_owned(),
             }),
@@ -300,7 +300,7 @@ impl GovernedWorkflow {
                 payload: as_recorded(said),
             });
         }
-        Taken {
+        InputOutcome {
             changed,
             answer,
             notes,
@@ -344,8 +344,8 @@ impl GovernedWorkflow {
                 declined,
             } => {
                 let (how, word) = match declined {
-                    true => (Closing::Decline, "declined"),
-                    false => (Closing::Cancel, "cancelled"),
+                    true => (OfferEnd::Decline, "declined"),
+                    false => (OfferEnd::Cancel, "cancelled"),
                 };
                 let closed = self.state.close(handoff_id, how, input.at);
                 let closed = closed.map_err(|refusal| refused(&refusal))?;
@@ -407,12 +407,12 @@ impl GovernedWorkflow {
         Ok(())
     }
 
-    fn end(&self) -> Ended {
+    fn end(&self) -> SessionEnd {
         match &self.killed {
-            Some(reason) => Ended::Canceled {
+            Some(reason) => SessionEnd::Canceled {
                 reason: reason.clone(),
             },
-            None => Ended::Completed {
+            None => SessionEnd::Completed {
                 text: format!(
                     "The workflow {} ended with {} sessions.",
                     self.workflow.name,

@@ -5,7 +5,7 @@ use contracts::{Call as Judged, CallKey, Event, ExecutionRefusal, Outcome, check
 use domain::{Kind, Timestamp};
 use serde_json::json;
 
-use super::{Fault, Governance, Manner, sentence};
+use super::{ContractHandling, Fault, Governance, sentence};
 use crate::workflow::agent::{note, tools};
 use crate::workflow::{EffectAnswer, Note};
 
@@ -49,7 +49,7 @@ impl Governance {
         let (rules, state) = (&self.rules, &self.state);
         let found = check_execution(rules, state, tool, Some(id), arguments, self.now);
         let found = found.and_then(|call| match state.has_counted(&call) {
-            true if self.manner < Manner::Counted => Err(ExecutionRefusal::NoPendingCall),
+            true if self.manner < ContractHandling::Counted => Err(ExecutionRefusal::NoPendingCall),
             true | false => Ok(call),
         });
         match found {
@@ -104,8 +104,8 @@ impl Governance {
         };
         let contract = self.rules.compiled().contract(tool);
         let is_unknown = match self.manner {
-            Manner::OneByOne => was_unknown,
-            Manner::Together | Manner::Counted => is_unknown,
+            ContractHandling::OneByOne => was_unknown,
+            ContractHandling::Together | ContractHandling::Counted => is_unknown,
         };
         let failed = |code: &str| match code {
             code if is_unknown(code) => Outcome::Unknown,
@@ -165,11 +165,11 @@ fn failure_code(answer: &EffectAnswer) -> Option<String> {
         let code = answer.value.get("code").and_then(Value::as_str);
         return Some(code.unwrap_or("error").to_owned());
     }
-    told_failure(&answer.value)
+    failure_in_result(&answer.value)
 }
 
 /// Returns the word for a failure that a tool's own result tells: an exit code, or what an MCP server says.
-pub fn told_failure(value: &Value) -> Option<String> {
+pub fn failure_in_result(value: &Value) -> Option<String> {
     if value.get("isError") == Some(&Value::Bool(true)) {
         return Some("error".to_owned());
     }

@@ -15,7 +15,7 @@ const PATIENCE: Duration = Duration::from_secs(5);
 
 /// Room of one kind.
 #[derive(Debug)]
-pub(crate) struct Room {
+pub(crate) struct ByteBudget {
     /// The setting that bounds it.
     limit: &'static str,
     shares: Mutex<Shares<Credential>>,
@@ -25,19 +25,19 @@ pub(crate) struct Room {
 /// Room that is taken; dropping it gives it back.
 #[derive(Debug)]
 pub(crate) struct Reservation {
-    room: Arc<Room>,
+    room: Arc<ByteBudget>,
     key: Credential,
     bytes: usize,
 }
 
 impl Drop for Reservation {
     fn drop(&mut self) {
-        self.room.lock().give_back(&self.key, self.bytes);
+        self.room.lock().release(&self.key, self.bytes);
         self.room.left.notify_waiters();
     }
 }
 
-impl Room {
+impl ByteBudget {
     pub(crate) fn new(limit: &'static str, bytes_max: usize) -> Arc<Self> {
         Arc::new(Self {
             limit,

@@ -12,7 +12,7 @@ use crate::refused::Refused;
 
 impl Engine {
     /// Returns the request about a governed session that a request of the protocol is: its approvals and its cancellation
-    /// go the same way, whichever door they come by.
+    /// go the same way, whichever way they come in.
     pub(crate) async fn as_governed(
         &self,
         caller: &Caller,

@@ -9,35 +9,39 @@ use domain::{Event, Kind, Position};
 use super::super::run::Run;
 use crate::refused::Refused;
 use crate::view;
-use runs::replay::{Live, live};
+use runs::replay::{LiveResults, live};
 
 /// What is done already.
 #[derive(Debug, Default)]
-pub(super) struct Earlier {
+pub(super) struct ReplayProgress {
     /// How many events of the computed run are in the log.
     pub(super) written: usize,
     /// What was performed live.
-    pub(super) live: Live,
+    pub(super) live: LiveResults,
     /// The effects that were meant to be performed and of which no result was told.
     pub(super) unknown: BTreeSet<String>,
 }
 
 impl Run<'_> {
-    pub(super) async fn earlier(&self) -> Result<Earlier, Refused> {
-        let mut earlier = Earlier::default();
+    pub(super) async fn read_progress(&self) -> Result<ReplayProgress, Refused> {
+        let mut progress = ReplayProgress::default();
         let mut after = Position::START;
         while let Some(events) = self.next_events(&mut after).await? {
             for (_, event) in events {
-                self.add_earlier(&mut earlier, event).await?;
+                self.add_progress(&mut progress, event).await?;
             }
         }
-        Ok(earlier)
+        Ok(progress)
     }
 
-    async fn add_earlier(&self, earlier: &mut Earlier, mut event: Event) -> Result<(), Refused> {
+    async fn add_progress(
+        &self,
+        progress: &mut ReplayProgress,
+        mut event: Event,
+    ) -> Result<(), Refused> {
         let kind = event.kind().ok();
         // Pieces of live text belong to no computed run.
-        earlier.written += usize::from(event.replay.as_ref().is_some_and(|mark| {
+        progress.written += usize::from(event.replay.as_ref().is_some_and(|mark| {
             mark.original_event_id.is_some() || kind != Some(Kind::MessageDelta)
         }));
         let text = |event: &Event, name: &str| {
@@ -48,16 +52,16 @@ impl Run<'_> {
             return Ok(());
         };
         if kind == Some(Kind::EffectRequested) {
-            earlier.unknown.insert(key);
+            progress.unknown.insert(key);
         } else if kind == Some(Kind::EffectRecorded) {
-            earlier.unknown.remove(&key);
+            progress.unknown.remove(&key);
             if live::is_told_by(&event.payload) || live::is_answer(&event) {
                 view::resolve_blobs(
                     &*self.engine.shared.store,
                     Arc::make_mut(&mut event.payload),
                 )
                 .await?;
-                earlier.live.insert(key, live::read(&event));
+                progress.live.insert(key, live::read(&event));
             }
         }
         Ok(())

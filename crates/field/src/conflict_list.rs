@@ -14,7 +14,7 @@ pub(crate) struct Page {
 }
 
 /// A part of a list of conflicts, in the order in which they were found.
-pub(crate) struct Listed {
+pub(crate) struct ConflictList {
     pub(crate) shown: Vec<Value>,
     /// How many there are on all pages.
     total: usize,
@@ -40,7 +40,7 @@ impl Page {
         self,
         field: &Field,
         conflicts: impl Iterator<Item = (usize, &'c Conflict)>,
-    ) -> Listed {
+    ) -> ConflictList {
         let (mut shown, mut total, mut last, mut next) = (Vec::new(), 0, None, None);
         for (place, conflict) in conflicts {
             total += 1;
@@ -54,7 +54,7 @@ impl Page {
                 next = last;
             }
         }
-        Listed {
+        ConflictList {
             shown,
             total,
             next: next.cloned(),
@@ -62,7 +62,7 @@ impl Page {
     }
 }
 
-impl Listed {
+impl ConflictList {
     /// Says how many there are and how to go on, where this is not all.
     pub(crate) fn name_rest(&self, answer: &mut Value) {
         if let Some(members) = answer.as_object_mut()

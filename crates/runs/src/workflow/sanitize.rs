@@ -1,12 +1,12 @@
-//! The door through which results of effects come in.
+//! Results of effects, made safe to record.
 //!
 //! Whoever performed an effect, its result becomes part of events, receipts and replays. These hold only numbers that
 //! every reader of JSON reads alike, and are read with a limit on depth. What does not fit is kept as text here, once,
-//! so that nothing behind the door has to ask.
+//! so that nothing later has to check.
 
 use canon::{Number, Value};
 
-use super::Performed;
+use super::EffectOutcome;
 
 /// Integers up to here are the same number for every reader.
 pub const SAFE_INTEGER_MAX: u64 = (1 << 53) - 1;
@@ -16,7 +16,7 @@ pub const VALUE_DEPTH_MAX: usize = 64;
 /// How many characters of an id or a name from outside are kept.
 pub const NAME_CHARS_MAX: usize = 256;
 
-impl Performed {
+impl EffectOutcome {
     /// Returns the same result in a form that can be recorded and read back.
     ///
     /// Numbers that a double cannot hold become their text, and so does what nests too deeply. A usage or a price that
@@ -106,7 +106,7 @@ mod tests {
             9_007_199_254_740_993_u64, 9_007_199_254_740_991_u64, -9_007_199_254_740_993_i64, 1.5,
             18_446_744_073_709_551_615_u64, 1e300, -0.5, 1e-300,
         ]});
-        let made = Performed::ok(value).made_safe().value;
+        let made = EffectOutcome::ok(value).made_safe().value;
         assert_eq!(
             made,
             json!({"a": [
@@ -120,8 +120,8 @@ mod tests {
     #[test]
     fn what_nests_too_deeply_is_kept_as_text() {
         let fits = nested(VALUE_DEPTH_MAX);
-        assert_eq!(Performed::ok(fits.clone()).made_safe().value, fits);
-        let made = Performed::ok(nested(127)).made_safe().value;
+        assert_eq!(EffectOutcome::ok(fits.clone()).made_safe().value, fits);
+        let made = EffectOutcome::ok(nested(127)).made_safe().value;
         assert_eq!(depth(&made), VALUE_DEPTH_MAX);
         let pointer = "/a".repeat(VALUE_DEPTH_MAX);
         let text = made.pointer(&pointer).and_then(Value::as_str).unwrap();
@@ -131,7 +131,7 @@ mod tests {
         );
         let list = (0..127).fold(json!([]), |inner, _| json!([inner]));
         assert_eq!(
-            depth(&Performed::ok(list).made_safe().value),
+            depth(&EffectOutcome::ok(list).made_safe().value),
             VALUE_DEPTH_MAX
         );
     }
@@ -147,10 +147,10 @@ mod tests {
             price_table: Some("t".to_owned()),
             usage_unknown: false,
         };
-        let performed = Performed {
+        let performed = EffectOutcome {
             model: Some(used.clone()),
             provider_request_id: Some("ü".repeat(300)),
-            ..Performed::ok(json!({}))
+            ..EffectOutcome::ok(json!({}))
         };
         let made = performed.made_safe();
         assert_eq!(
@@ -167,9 +167,9 @@ mod tests {
             cost_micros: Some(u64::MAX),
             ..used
         };
-        let performed = Performed {
+        let performed = EffectOutcome {
             model: Some(dear),
-            ..Performed::ok(json!({}))
+            ..EffectOutcome::ok(json!({}))
         };
         let made = performed.made_safe().model.unwrap();
         assert!(!made.usage_unknown);

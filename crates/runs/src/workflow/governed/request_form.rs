@@ -1,12 +1,12 @@
 //! How a program hands in the request that it is about to send: as its provider reads it, or as rules see it.
 
 use canon::{Map, Value};
-use contracts::wire::{Wire, seen};
+use contracts::wire::{Wire, view_request};
 use domain::Preflight;
 
 /// The form of a request that was handed in.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Handed {
+pub(super) enum RequestForm {
     /// None was.
     Nothing,
     /// `{ provider, model, system, messages, tools }`: a wrapped client has read it already.
@@ -19,7 +19,7 @@ pub(super) enum Handed {
 
 const VIEW: [&str; 5] = ["provider", "model", "system", "messages", "tools"];
 
-impl Handed {
+impl RequestForm {
     pub(super) fn of(asked: &Preflight) -> Self {
         let Some(request) = asked.request.as_ref().and_then(Value::as_object) else {
             return Self::Nothing;
@@ -42,14 +42,18 @@ impl Handed {
     }
 
     /// Returns what rules see of it.
-    pub(super) fn seen(self, given: contracts::Value, asked: &Preflight) -> contracts::Value {
+    pub(super) fn view_for_rules(
+        self,
+        given: contracts::Value,
+        asked: &Preflight,
+    ) -> contracts::Value {
         let wire = match self {
             Self::Nothing | Self::View => return given,
             Self::Body(wire) => wire,
             // Rules that look at it were refused; nothing else reads it.
             Self::Unknown => return contracts::Value::Null,
         };
-        let mut view = seen(wire, &body(wire, asked, None)).view;
+        let mut view = view_request(wire, &body(wire, asked, None)).view;
         if let contracts::Value::Object(members) = &mut view {
             let tools = asked
                 .request
@@ -84,7 +88,7 @@ impl Handed {
         if let Some(name) = foreign.iter().find(|name| request.get(**name).is_some()) {
             return Some((*name).to_owned());
         }
-        if let Some(member) = seen(wire, &body(wire, asked, None)).unsupported {
+        if let Some(member) = view_request(wire, &body(wire, asked, None)).unsupported {
             return Some(member);
         }
         let tools = request.get("tools").filter(|tools| !tools.is_null())?;
@@ -100,7 +104,7 @@ impl Handed {
 
 /// Names a tool that nobody can judge: one that the provider runs and that is not offered as such, or one without a name.
 fn unsupported_tool(wire: Wire, asked: &Preflight, tool: &Value) -> Option<String> {
-    let alone = seen(wire, &body(wire, asked, Some(tool)));
+    let alone = view_request(wire, &body(wire, asked, Some(tool)));
     // Tools are taken in the form of any provider.
     if alone.unsupported.is_some() {
         let is_named = plain_name(tool).is_some();
@@ -157,10 +161,10 @@ mod tests {
     use super::super::{Contracts, GovernedSession};
 
     /// Begins a session, proposes a call with a text, and returns its verdict.
-    fn verdict(contract: &str, telling: &str, text: &str) -> Value {
+    fn verdict(contract: &str, rules_version: &str, text: &str) -> Value {
         let files = json!({"files": [{"file": "pay.yaml", "text": contract}]});
         let compiled = Contracts::compile_recorded(&serde_json::from_value(files.clone()).unwrap());
-        let start = json!({"session_id": "s", "at": "2026-01-01T00:00:00Z", "telling": telling,
+        let start = json!({"session_id": "s", "at": "2026-01-01T00:00:00Z", "telling": rules_version,
             "sha256": compiled.unwrap().digest(), "contracts": files, "options": {"sessionId": "s"}});
         let mut session = GovernedSession::begin(&start).unwrap();
         let request =

@@ -26,7 +26,7 @@ const GUARD_DIGITS: usize = 16;
 
 /// What the file says.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Kept {
+pub struct HeadRecord {
     /// The newest position that was acknowledged.
     pub position: Position,
     /// The digest of the event there; none in an empty log.
@@ -46,7 +46,7 @@ pub(crate) fn path(directory: &Path) -> PathBuf {
 ///
 /// # Errors
 /// It cannot be read, or it is damaged.
-pub(crate) fn read(directory: &Path) -> Result<Option<Kept>, OpenError> {
+pub(crate) fn read(directory: &Path) -> Result<Option<HeadRecord>, OpenError> {
     // A process that works here may be writing it at this moment.
     const TRIES: u32 = 5;
     let file = path(directory);
@@ -54,7 +54,7 @@ pub(crate) fn read(directory: &Path) -> Result<Option<Kept>, OpenError> {
         match fs::read(&file) {
             Ok(bytes) if bytes.is_empty() => return Ok(None),
             Ok(bytes) => {
-                if let Some(kept) = Kept::parse(&bytes) {
+                if let Some(kept) = HeadRecord::parse(&bytes) {
                     return Ok(Some(kept));
                 }
             }
@@ -66,7 +66,7 @@ pub(crate) fn read(directory: &Path) -> Result<Option<Kept>, OpenError> {
     Err(OpenError::UnreadableHead { file })
 }
 
-impl Kept {
+impl HeadRecord {
     fn parse(bytes: &[u8]) -> Option<Self> {
         let text = str::from_utf8(bytes).ok()?;
         let (content, guard) = text.trim_end().rsplit_once(' ')?;
@@ -122,17 +122,17 @@ fn guard_of(content: &str) -> String {
 /// The file, open for a process that writes. Where several do, whoever committed last may be overtaken by one before it, and the
 /// file is behind until the next commit.
 #[derive(Debug)]
-pub(crate) struct Keeper {
+pub(crate) struct HeadWriter {
     file: File,
     wal: PathBuf,
     log: Option<File>,
-    kept: Kept,
+    kept: HeadRecord,
     failed: bool,
 }
 
-impl Keeper {
+impl HeadWriter {
     /// Opens the file, makes it when it is missing, and writes down where the log stands.
-    pub(crate) fn open(directory: &Path, kept: Kept) -> io::Result<Self> {
+    pub(crate) fn open(directory: &Path, kept: HeadRecord) -> io::Result<Self> {
         let file = private()
             .write(true)
             .create(true)
@@ -153,7 +153,7 @@ impl Keeper {
 
     /// Writes down where the log stands after a commit, and how many frames it left in the write-ahead log, where that is
     /// known. That it cannot be written takes nothing back: the commit is durable, and the file is behind.
-    pub(crate) fn committed(&mut self, kept: Kept, frames: Option<u64>) {
+    pub(crate) fn committed(&mut self, kept: HeadRecord, frames: Option<u64>) {
         self.kept = kept;
         let salts = match frames {
             Some(_) => self.salts(),
@@ -199,20 +199,20 @@ mod tests {
     fn what_was_kept_reads_back_and_a_changed_byte_is_seen() {
         let home = tempfile::tempdir().unwrap();
         assert_eq!(read(home.path()).unwrap(), None);
-        let full = Kept {
+        let full = HeadRecord {
             position: Position(u64::MAX),
             event: Some(sha256(b"event")),
             tree: Some((u64::MAX, sha256(b"tree"))),
             wal: Some((Salts(u64::MAX), u64::MAX)),
         };
-        let empty = Kept {
+        let empty = HeadRecord {
             position: Position::START,
             event: None,
             tree: None,
             wal: None,
         };
         for kept in [empty, full] {
-            Keeper::open(home.path(), kept).unwrap();
+            HeadWriter::open(home.path(), kept).unwrap();
             assert_eq!(read(home.path()).unwrap(), Some(kept));
             assert_eq!(fs::metadata(path(home.path())).unwrap().len(), BYTES as u64);
         }

@@ -15,12 +15,12 @@ const ALL_MAX: usize = 16;
 
 /// Who is having something judged.
 #[derive(Debug)]
-pub(super) struct Judging {
+pub(super) struct JudgeLimits {
     all: Arc<Semaphore>,
     by_actor: Mutex<BTreeMap<String, Arc<Semaphore>>>,
 }
 
-impl Default for Judging {
+impl Default for JudgeLimits {
     fn default() -> Self {
         Self {
             all: Arc::new(Semaphore::new(ALL_MAX)),
@@ -29,7 +29,7 @@ impl Default for Judging {
     }
 }
 
-impl Judging {
+impl JudgeLimits {
     fn of(&self, actor: &str) -> Arc<Semaphore> {
         let known = self.by_actor.lock();
         let mut known = known.unwrap_or_else(PoisonError::into_inner);
@@ -45,17 +45,17 @@ impl Engine {
     ///
     /// # Errors
     /// The work came to no end, which is a bug.
-    pub(super) async fn judging<T: Send + 'static>(
+    pub(super) async fn run_judgement<T: Send + 'static>(
         &self,
         actor: &str,
         work: impl FnOnce() -> T + Send + 'static,
     ) -> Result<T, Refused> {
-        let judging = &self.shared.governed.judging;
+        let limits = &self.shared.governed.judge_limits;
         let closed = |_| Refused::Internal {
             detail: "nothing is judged any more".to_owned(),
         };
-        let own = judging.of(actor).acquire_owned().await.map_err(closed)?;
-        let one = Arc::clone(&judging.all).acquire_owned();
+        let own = limits.of(actor).acquire_owned().await.map_err(closed)?;
+        let one = Arc::clone(&limits.all).acquire_owned();
         let one = one.await.map_err(closed)?;
         // Held until the work is done, even when nobody waits for it any more.
         self.run_blocking(move || {

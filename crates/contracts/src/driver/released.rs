@@ -9,12 +9,12 @@ const RESPONSES_MAX: usize = 10_000;
 
 /// Ids of responses that were released whole.
 #[derive(Debug, Default)]
-pub(super) struct Created {
+pub(super) struct ReleasedIds {
     ids: BTreeSet<String>,
     order: VecDeque<String>,
 }
 
-impl Created {
+impl ReleasedIds {
     /// Takes note of a response. Only one wire format has requests that name an earlier response.
     pub(super) fn add(&mut self, wire: Wire, reply: &Reply) {
         let (Wire::OpenAiResponses, Some(id)) = (wire, reply.id()) else {

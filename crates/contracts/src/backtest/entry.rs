@@ -11,7 +11,7 @@ use crate::workflow::{Seat, WorkflowView};
 
 /// Something that a recorded run tells.
 #[derive(Debug, Clone)]
-pub enum Told {
+pub enum RecordEntry {
     /// The tools that the model was offered from here on.
     Offered(Vec<OfferedTool>),
     /// A request was bound to the state, and its answer is told later.
@@ -21,7 +21,7 @@ pub enum Told {
         /// When.
         at: Timestamp,
         /// What the record holds of it.
-        sent: Box<Sent>,
+        sent: Box<RecordedRequest>,
     },
     /// The model answered.
     Answered {
@@ -107,7 +107,7 @@ pub enum Told {
 
 /// What a record holds of a request.
 #[derive(Debug, Clone)]
-pub struct Sent {
+pub struct RecordedRequest {
     /// Who serves the model.
     pub provider: String,
     /// The model.
@@ -132,7 +132,7 @@ pub struct Start {
     /// Its place in a workflow.
     pub seat: Option<Seat>,
     /// The requests of the run, where they have no names.
-    pub sent: Option<Sent>,
+    pub sent: Option<RecordedRequest>,
 }
 
 impl From<Timestamp> for Start {

@@ -9,13 +9,13 @@ use std::path::{Path, PathBuf};
 
 /// A file that this process vouches for; dropping it removes the file.
 #[derive(Debug)]
-pub(crate) struct Held {
+pub(crate) struct LockedFile {
     path: PathBuf,
     /// Kept open: the lock goes with it.
     _file: File,
 }
 
-impl Held {
+impl LockedFile {
     /// Writes a file whole or not at all: a reader may come at any moment.
     ///
     /// # Errors
@@ -31,7 +31,7 @@ impl Held {
     }
 }
 
-impl Drop for Held {
+impl Drop for LockedFile {
     fn drop(&mut self) {
         // One that stays behind is held by nobody, and nobody follows it.
         let _ = std::fs::remove_file(&self.path);
@@ -59,7 +59,7 @@ mod tests {
         assert_eq!(read(home.path(), "address"), None);
         std::fs::write(home.path().join("address"), "left behind").unwrap();
         assert_eq!(read(home.path(), "address"), None);
-        let held = Held::write(home.path(), "address", "alive").unwrap();
+        let held = LockedFile::write(home.path(), "address", "alive").unwrap();
         assert_eq!(read(home.path(), "address").as_deref(), Some("alive"));
         drop(held);
         assert!(!home.path().join("address").exists());

@@ -17,7 +17,7 @@ const SETTLED_MAX: usize = 256;
 
 /// A proposal as long as somebody may ask for it.
 #[derive(Debug)]
-pub(super) struct Kept {
+pub(super) struct ProposalRecord {
     pub(super) status: Status,
     pub(super) verdicts: Value,
     pub(super) decision: Option<Decision>,
@@ -28,17 +28,17 @@ pub(super) struct Kept {
     /// When it was settled, or people were asked.
     pub(super) settled_at: Timestamp,
     /// The calls that were released.
-    pub(super) calls: Vec<KeptCall>,
-    pub(super) waiting: Option<Box<Waiting>>,
+    pub(super) calls: Vec<ReleasedCall>,
+    pub(super) waiting: Option<Box<ApprovalWait>>,
     pub(super) requests: Vec<ApprovalRequest>,
-    pub(super) response: Option<Decided>,
+    pub(super) response: Option<AttributedDecision>,
     pub(super) receipts: BTreeMap<String, Receipt>,
     pub(super) started: BTreeSet<String>,
 }
 
 /// What somebody decided, and whose key said so: the name that comes with a decision is only a text.
 #[derive(Debug, Clone, serde::Serialize)]
-pub(super) struct Decided {
+pub(super) struct AttributedDecision {
     #[serde(flatten)]
     pub(super) response: ApprovalResponse,
     pub(super) actor: String,
@@ -47,7 +47,7 @@ pub(super) struct Decided {
 
 /// A released call.
 #[derive(Debug, Clone)]
-pub(super) struct KeptCall {
+pub(super) struct ReleasedCall {
     pub(super) id: String,
     pub(super) tool: String,
     pub(super) digest: Digest,
@@ -57,7 +57,7 @@ pub(super) struct KeptCall {
 
 /// What is needed to go on once people have answered.
 #[derive(Debug)]
-pub(super) struct Waiting {
+pub(super) struct ApprovalWait {
     pub(super) request: Request,
     pub(super) response: Response,
     pub(super) cost: Option<Decimal>,
@@ -97,7 +97,7 @@ impl Status {
     }
 }
 
-impl Kept {
+impl ProposalRecord {
     /// Returns when the question is over, while people are asked.
     pub(super) fn deadline(&self) -> Option<Timestamp> {
         self.waiting.as_ref().map(|waiting| waiting.deadline)
@@ -147,7 +147,7 @@ impl GovernedSession {
         let (requests, response) = before
             .map(|kept| (kept.requests, kept.response))
             .unwrap_or_default();
-        let kept = Kept {
+        let kept = ProposalRecord {
             status,
             verdicts,
             decision,
@@ -170,7 +170,7 @@ impl GovernedSession {
             return;
         }
         let open: BTreeSet<u64> = self.state.unsettled().map(|(key, _)| key.step).collect();
-        let is_settled = |kept: &Kept| {
+        let is_settled = |kept: &ProposalRecord| {
             kept.waiting.is_none() && kept.step.is_none_or(|step| !open.contains(&step))
         };
         let settled = self.proposals.iter().filter(|(_, kept)| is_settled(kept));
@@ -183,7 +183,7 @@ impl GovernedSession {
         }
     }
 
-    pub(super) fn kept(&self, id: &str) -> Option<(u64, &Kept)> {
+    pub(super) fn find_proposal(&self, id: &str) -> Option<(u64, &ProposalRecord)> {
         let number = propose_number(id)?;
         self.proposals.get(&number).map(|kept| (number, kept))
     }
@@ -202,7 +202,7 @@ impl GovernedSession {
     /// Returns a proposal as it stands at a time, and whether it still waits for people.
     pub fn proposal(&self, id: &str, now: Timestamp) -> Option<(Value, bool)> {
         let (_, kept) = self
-            .kept(id)
+            .find_proposal(id)
             .filter(|(number, _)| proposal_id(*number) == id)?;
         let late = kept.deadline().is_some_and(|deadline| now >= deadline);
         let status = match (late, self.is_over()) {
@@ -216,7 +216,7 @@ impl GovernedSession {
     /// Returns the proposal that a permission request is about.
     pub fn proposal_of(&self, request: &PermissionId) -> Option<String> {
         let mut waiting = self.proposals.iter();
-        let asks = |kept: &Kept| {
+        let asks = |kept: &ProposalRecord| {
             let waiting = kept.waiting.as_ref();
             waiting.is_some_and(|waiting| waiting.permission == *request)
         };

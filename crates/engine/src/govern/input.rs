@@ -9,17 +9,17 @@ use domain::{
     Position, Problem, Refusal, Report, Role, SessionId, State, Status, Task, TaskId,
 };
 use runs::workflow::governed::{
-    Ended, Parties, Subject, Taken, awaited, fields_agree, ids_are_plain, is_work,
+    InputOutcome, Parties, SessionEnd, Subject, awaited, fields_agree, ids_are_plain, is_work,
 };
 use serde_json::json;
 
-use super::fold::Folded;
+use super::fold::GovernedFold;
 use super::{Governed, intent, no_session};
 use crate::caller::Caller;
 use crate::engine::Engine;
 use crate::port::{ReadEvents, Scope};
 use crate::refused::Refused;
-use crate::turn::{ClaimRequest, Lease, SESSION_CLOSED, Written};
+use crate::turn::{ClaimRequest, CommitContents, Lease, SESSION_CLOSED};
 
 /// How often an input is judged again because its Task has gone on.
 pub(super) const STALE_TRIES: usize = 50;
@@ -39,7 +39,7 @@ impl Engine {
         let shared = &self.shared;
         let known = shared.governed.find(document, shared.clock.now())?;
         if caller.key_id.is_some() {
-            known.signs().heard = shared.clock.now();
+            known.liveness().heard = shared.clock.now();
         }
         let mut slot = self.hold_known(&known).await?;
         // The same request may have come twice at once, and the other one was first.
@@ -86,18 +86,18 @@ impl Engine {
             // Held until the input is durable: nothing moves in the workflow while its session is judged.
             let mut held = self.hold_workflow(&folded, task).await?;
             if let Some(of) = held.take() {
-                if let Err(refused) = of.keeps_apart(&input) {
+                if let Err(refused) = of.check_separation(&input) {
                     *slot = Some(folded);
-                    self.let_go(of, &Written::default(), false);
+                    self.unlock_workflow(of, &CommitContents::default(), false);
                     return Err(refused);
                 }
-                of.tell(&folded, &mut input)?;
+                of.notify_session(&folded, &mut input)?;
                 held = Some(of);
             }
             let taken;
             (folded, input, taken) = match is_long(&input.operation) {
                 true => {
-                    let judged = self.judging(&task.created_by, move || {
+                    let judged = self.run_judgement(&task.created_by, move || {
                         let taken = folded.subject.take(&input);
                         (folded, input, taken)
                     });
@@ -112,18 +112,18 @@ impl Engine {
                 let answer = taken.answer;
                 *slot = Some(folded);
                 if let Some(held) = held {
-                    self.let_go(held, &Written::default(), false);
+                    self.unlock_workflow(held, &CommitContents::default(), false);
                 }
                 return Ok(Governed { answer, done: None });
             }
             if taken.end.is_some() {
-                self.know_task_log(current.key).await?;
+                self.load_task_log(current.key).await?;
             }
             let told = match &mut held {
                 // What was stopped with its workflow ends by itself: nothing is written to a workflow that is over.
                 Some(held) if !held.is_over() => {
                     let party = held.new_party(&input);
-                    self.tell_workflow(&Caller::system(), held, &taken.news, party)?
+                    self.record_news(&Caller::system(), held, &taken.news, party)?
                 }
                 Some(_) | None => None,
             };
@@ -148,16 +148,16 @@ impl Engine {
                 Ok(done) if done.changed => {
                     folded.committed(&done.written, current.key, input.at);
                     self.note_places(current.key, task, &folded);
-                    let mut signs = known.signs();
-                    signs.deadline = folded.next_deadline(input.at);
-                    signs.is_folded = true;
-                    drop(signs);
+                    let mut liveness = known.liveness();
+                    liveness.deadline = folded.next_deadline(input.at);
+                    liveness.is_folded = true;
+                    drop(liveness);
                     if let Subject::Workflow(workflow) = &folded.subject {
                         self.wake_stopped(&task.workspace_id, workflow);
                     }
                     *slot = Some(folded);
                     if let Some(held) = held {
-                        self.let_go(held, &done.written, true);
+                        self.unlock_workflow(held, &done.written, true);
                     }
                     let (answer, done) = (taken.answer, Some(done));
                     return Ok(Governed { answer, done });
@@ -185,7 +185,7 @@ impl Engine {
         &self,
         caller: &Caller,
         (task_id, task): (&TaskId, &Task),
-        folded: &Folded,
+        folded: &GovernedFold,
         report: &Report,
         refused: Result<Value, Problem>,
     ) -> Result<Result<Value, Problem>, Refused> {
@@ -223,7 +223,7 @@ impl Engine {
                 session_id: task.session_id.clone(),
                 message,
             });
-            let freed = folded.session()?.freed_late(report);
+            let freed = folded.session()?.late_releases(report);
             recorded = self
                 .keep_late(caller, (folded, task), append, &freed)
                 .await?;
@@ -236,7 +236,7 @@ impl Engine {
     async fn keep_late(
         &self,
         caller: &Caller,
-        (folded, task): (&Folded, &Task),
+        (folded, task): (&GovernedFold, &Task),
         append: Order,
         freed: &[Value],
     ) -> Result<bool, Refused> {
@@ -252,7 +252,7 @@ impl Engine {
             };
             let told = match &mut held {
                 Some(held) if !held.is_over() => {
-                    self.tell_workflow(&Caller::system(), held, freed, None)?
+                    self.record_news(&Caller::system(), held, freed, None)?
                 }
                 Some(_) | None => None,
             };
@@ -274,7 +274,7 @@ impl Engine {
                 (Err(other), _) => return Err(other),
             };
             if let Some(held) = held {
-                self.let_go(held, &done.written, done.changed);
+                self.unlock_workflow(held, &done.written, done.changed);
             }
             return Ok(recorded);
         }
@@ -286,15 +286,15 @@ impl Engine {
         &self,
         document: &Arc<Document>,
         task: &Task,
-        folded: Folded,
+        folded: GovernedFold,
         input: GovernedInput,
-    ) -> Result<(Folded, GovernedInput, Result<(), Refused>), Refused> {
+    ) -> Result<(GovernedFold, GovernedInput, Result<(), Refused>), Refused> {
         if !matches!(input.operation, GovernedOperation::Preflight(_)) {
             let asked = self.may_ask(&folded, task, &input);
             return Ok((folded, input, asked));
         }
         let (engine, document) = (self.clone(), Arc::clone(document));
-        self.judging(&task.created_by, move || {
+        self.run_judgement(&task.created_by, move || {
             let asked = match &document.state {
                 State::Task(task) => engine.may_ask(&folded, task, &input),
                 _ => Err(no_session()),
@@ -306,8 +306,13 @@ impl Engine {
 
     /// What holds for new sessions holds for those that were open before, nobody both works and decides in a session, and what
     /// cannot be checked is not prepared. None of this is recorded: it says nothing about the session.
-    fn may_ask(&self, folded: &Folded, task: &Task, input: &GovernedInput) -> Result<(), Refused> {
-        keeps_apart(folded.parties(), task, input)?;
+    fn may_ask(
+        &self,
+        folded: &GovernedFold,
+        task: &Task,
+        input: &GovernedInput,
+    ) -> Result<(), Refused> {
+        check_separation(folded.parties(), task, input)?;
         let (Subject::Session(session), Some(start)) = (&folded.subject, folded.start()) else {
             return Ok(());
         };
@@ -356,7 +361,7 @@ impl Engine {
     pub(super) fn input(
         &self,
         caller: &Caller,
-        folded: &Folded,
+        folded: &GovernedFold,
         operation: GovernedOperation,
     ) -> GovernedInput {
         let shared = &self.shared;
@@ -371,7 +376,12 @@ impl Engine {
     }
 
     /// Writes down an input and what it brought about, in the order in which a replay comes to it.
-    pub(super) fn moves(&self, inputs: u64, input: &GovernedInput, taken: &Taken) -> Vec<Move> {
+    pub(super) fn moves(
+        &self,
+        inputs: u64,
+        input: &GovernedInput,
+        taken: &InputOutcome,
+    ) -> Vec<Move> {
         let ids = &self.shared.ids;
         let effect = awaited(inputs + 1);
         let mut moves = vec![Move::RecordEffect(EffectResult {
@@ -402,14 +412,14 @@ impl Engine {
         }
         match &taken.end {
             None => moves.push(Move::RequestEffect(intent(inputs + 2))),
-            Some(Ended::Canceled { reason }) => {
+            Some(SessionEnd::Canceled { reason }) => {
                 moves.push(Move::RequestEffect(intent(inputs + 2)));
                 moves.push(Move::Cancel {
                     ids: self.end_ids(),
                     reason: reason.clone(),
                 });
             }
-            Some(Ended::Completed { text }) => {
+            Some(SessionEnd::Completed { text }) => {
                 let message = NewMessage {
                     id: MessageId::from_body(&ids.body()),
                     salt: ids.salt(),
@@ -425,7 +435,7 @@ impl Engine {
                     messages,
                 });
             }
-            Some(Ended::Failed { code, message }) => moves.push(Move::Fail {
+            Some(SessionEnd::Failed { code, message }) => moves.push(Move::Fail {
                 ids: self.end_ids(),
                 code: (*code).to_owned(),
                 message: message.clone(),
@@ -466,33 +476,33 @@ impl Engine {
 }
 
 /// Refuses an input of somebody who decided and would work, or works and would decide.
-pub(super) fn keeps_apart(
+pub(super) fn check_separation(
     parties: &Parties,
     task: &Task,
     input: &GovernedInput,
 ) -> Result<(), Refused> {
     let (actor, key) = (input.actor.as_str(), input.key_id.as_deref());
-    if is_work(&input.operation) && parties.decides(actor, key) {
-        return Err(both_parties(
+    if is_work(&input.operation) && parties.is_decider(actor, key) {
+        return Err(separation_refused(
             "whoever decides in a session does not work in it or in its workflow",
         ));
     }
     let decides = matches!(input.operation, GovernedOperation::Decide(_));
-    match decides && (task.created_by == actor || parties.works(actor, key)) {
-        true => Err(both_parties(
+    match decides && (task.created_by == actor || parties.is_worker(actor, key)) {
+        true => Err(separation_refused(
             "whoever works in a session or its workflow does not decide in it",
         )),
         false => Ok(()),
     }
 }
 
-pub(super) fn both_parties(message: &str) -> Refused {
+pub(super) fn separation_refused(message: &str) -> Refused {
     let problem = Problem::new(403, "approver_must_differ", message);
     problem.with("rule", "approver_must_differ").into()
 }
 
 /// Returns the answer to a permission request that an input is.
-fn answered(taken: &Taken, input: &GovernedInput) -> Option<GovernedAnswer> {
+fn answered(taken: &InputOutcome, input: &GovernedInput) -> Option<GovernedAnswer> {
     let (request, approved) = taken.decided.clone()?;
     let GovernedOperation::Decide(decide) = &input.operation else {
         return None;
@@ -527,7 +537,11 @@ fn is_long(operation: &GovernedOperation) -> bool {
 }
 
 /// Answers for a session that is over: what only tells how it ended is still answered.
-fn ended_answer(folded: &Folded, task: &Task, input: &GovernedInput) -> Result<Value, Problem> {
+fn ended_answer(
+    folded: &GovernedFold,
+    task: &Task,
+    input: &GovernedInput,
+) -> Result<Value, Problem> {
     let killed = task.status == Status::Canceled;
     let Subject::Session(session) = &folded.subject else {
         return Err(Problem::new(410, "ended", "the workflow has ended"));
@@ -545,13 +559,15 @@ fn ended_answer(folded: &Folded, task: &Task, input: &GovernedInput) -> Result<V
         }
         _ => {}
     }
-    Err(session.over().unwrap_or_else(|| match task.status {
-        Status::Failed => {
-            let message = "the session was given up: its program was not heard for ten minutes";
-            Problem::new(410, "session_lost", message)
-        }
-        _ => Problem::new(410, "killed", "the session was killed"),
-    }))
+    Err(session
+        .closed_problem()
+        .unwrap_or_else(|| match task.status {
+            Status::Failed => {
+                let message = "the session was given up: its program was not heard for ten minutes";
+                Problem::new(410, "session_lost", message)
+            }
+            _ => Problem::new(410, "killed", "the session was killed"),
+        }))
 }
 
 fn answer_in(payload: &Map<String, Value>) -> Result<Value, Problem> {

@@ -5,7 +5,7 @@ use domain::{ModelUse, Observed};
 
 /// The result of an effect.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Performed {
+pub struct EffectOutcome {
     /// True for a result, false for an error that the workflow gets to see.
     pub ok: bool,
     /// The result or the error.
@@ -18,7 +18,7 @@ pub struct Performed {
     pub observed: Option<Observed>,
 }
 
-impl Performed {
+impl EffectOutcome {
     /// A result of something that did nothing outside.
     pub fn ok(value: Value) -> Self {
         Self {

@@ -7,8 +7,8 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use canon::Digest;
 
-use super::Occasion;
-use super::calls::Proposed;
+use super::JudgeContext;
+use super::calls::ReadCall;
 use super::verdict::{Failure, Verdict};
 use crate::compile::{Compiled, ToolRules};
 use crate::reason::{BlockReason, Check};
@@ -19,7 +19,7 @@ use crate::value::Value;
 
 /// The room that is left.
 #[derive(Debug)]
-pub(super) struct Room<'a> {
+pub(super) struct CallBudget<'a> {
     rules: &'a Rules,
     state: &'a State,
     now: i64,
@@ -33,8 +33,8 @@ pub(super) struct Room<'a> {
     prints: Vec<(&'a str, Digest)>,
 }
 
-impl<'a> Room<'a> {
-    pub(super) fn new(rules: &'a Rules, state: &'a State, occasion: Occasion<'a>) -> Self {
+impl<'a> CallBudget<'a> {
+    pub(super) fn new(rules: &'a Rules, state: &'a State, occasion: JudgeContext<'a>) -> Self {
         let mut room = Self {
             rules,
             state,
@@ -62,7 +62,7 @@ impl<'a> Room<'a> {
     }
 
     /// Takes the room that an allowed call uses.
-    pub(super) fn take(&mut self, call: &'a Proposed<'a>, digest: Digest) {
+    pub(super) fn take(&mut self, call: &'a ReadCall<'a>, digest: Digest) {
         self.add(call.name(), call.arguments());
         self.add_unreleased(call.name(), digest);
     }
@@ -100,11 +100,11 @@ impl<'a> Room<'a> {
     }
 
     /// Runs every check of the pass on one call.
-    pub(super) fn check(&self, call: &Proposed<'_>, verdict: &mut Verdict) {
+    pub(super) fn check(&self, call: &ReadCall<'_>, verdict: &mut Verdict) {
         let tool = call.name();
         let limit = BlockReason::SessionLimitExceeded;
         let mut fail = |check, reason, detail: &str| {
-            verdict.fail(Failure::new(Some(check), reason).because(detail));
+            verdict.fail(Failure::new(Some(check), reason).with_detail(detail));
         };
         for gate in &self.compiled().session.label_gates {
             if self.state.labels.contains(&gate.label) && gate.closes(tool) {
@@ -164,7 +164,7 @@ impl<'a> Room<'a> {
     }
 
     /// V20 and V21.
-    fn aggregates(&self, known: &ToolRules, call: &Proposed<'_>, verdict: &mut Verdict) {
+    fn aggregates(&self, known: &ToolRules, call: &ReadCall<'_>, verdict: &mut Verdict) {
         let arguments = call.arguments().unwrap_or(&Value::Null);
         for index in &known.aggregates {
             let Some(aggregate) = self.compiled().session.aggregates.get(*index) else {
@@ -172,12 +172,12 @@ impl<'a> Room<'a> {
             };
             let Some(addend) = Addend::of(aggregate, arguments) else {
                 let failure = Failure::new(Some(Check::V20), BlockReason::AggregatePathMissing);
-                verdict.fail(failure.because(&aggregate.name));
+                verdict.fail(failure.with_detail(&aggregate.name));
                 continue;
             };
             if self.passes_bound(*index, aggregate, addend) {
                 let failure = Failure::new(Some(Check::V21), BlockReason::AggregateLimitExceeded);
-                verdict.fail(failure.because(&aggregate.name));
+                verdict.fail(failure.with_detail(&aggregate.name));
             }
         }
     }
@@ -199,7 +199,7 @@ impl<'a> Room<'a> {
     }
 
     /// V22 and V23.
-    fn envelopes(&self, known: &ToolRules, call: &Proposed<'_>, verdict: &mut Verdict) {
+    fn envelopes(&self, known: &ToolRules, call: &ReadCall<'_>, verdict: &mut Verdict) {
         let arguments = call.arguments().unwrap_or(&Value::Null);
         for (index, path) in &known.constrained {
             let Some(envelope) = self.compiled().session.envelopes.get(*index) else {
@@ -207,7 +207,7 @@ impl<'a> Room<'a> {
             };
             let Some(reference) = self.state.envelopes.get(*index).copied().flatten() else {
                 let failure = Failure::new(Some(Check::V22), BlockReason::EnvelopeNotEstablished);
-                verdict.fail(failure.because(&envelope.name));
+                verdict.fail(failure.with_detail(&envelope.name));
                 continue;
             };
             let found = path.find(arguments);
@@ -220,7 +220,7 @@ impl<'a> Room<'a> {
                     });
             if !inside {
                 let failure = Failure::new(Some(Check::V23), BlockReason::EnvelopeViolation);
-                let mut failure = failure.at(path, found).because(&envelope.name);
+                let mut failure = failure.at(path, found).with_detail(&envelope.name);
                 failure.expected = Some(reference.to_string());
                 verdict.fail(failure);
             }

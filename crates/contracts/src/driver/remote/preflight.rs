@@ -6,12 +6,12 @@ use domain::Timestamp;
 use serde::Deserialize;
 use serde_json::{Value, json};
 
-use super::Before;
+use super::PreflightRequest;
 use crate::driver::response::join;
-use crate::driver::{DriveError, Driver, Planned};
+use crate::driver::{DriveError, Driver, PlannedRequest};
 use crate::event::Event;
 use crate::gate::Decision;
-use crate::narrow::{Narrowing, Removed};
+use crate::narrow::{Narrowing, RemovedTool};
 use crate::precheck;
 use crate::request::ToolChoice;
 use crate::rules::Mode;
@@ -20,7 +20,7 @@ use crate::wire::{Wire, WireRequest};
 #[derive(Deserialize)]
 struct PreflightAnswer {
     allowed_tools: Vec<String>,
-    removed: Vec<Removed>,
+    removed: Vec<RemovedTool>,
 }
 
 impl Driver {
@@ -28,13 +28,13 @@ impl Driver {
     ///
     /// # Errors
     /// The session is over, or the request cannot be judged.
-    pub fn before(
+    pub fn prepare_preflight(
         &mut self,
         wire: Wire,
         body: &[u8],
         now: Timestamp,
-    ) -> Result<Before, DriveError> {
-        let mut request = self.asked(wire, body, now)?;
+    ) -> Result<PreflightRequest, DriveError> {
+        let mut request = self.read_open_request(wire, body, now)?;
         if let Some(member) = request.request().unsupported.clone() {
             return Err(DriveError::Unsupported { member });
         }
@@ -45,7 +45,7 @@ impl Driver {
         let reports = self.seen_reports(&request, now);
         let preflight = preflight(&request, self.looks_at_requests);
         let attempt = self.begin(request, Arc::default(), None);
-        Ok(Before {
+        Ok(PreflightRequest {
             attempt,
             preflight,
             reports,
@@ -61,7 +61,7 @@ impl Driver {
         attempt: u64,
         answer: &Value,
         now: Timestamp,
-    ) -> Result<Planned, DriveError> {
+    ) -> Result<PlannedRequest, DriveError> {
         let mut open = self.open.remove(&attempt).ok_or(DriveError::Unknown)?;
         let answer = PreflightAnswer::deserialize(answer).map_err(|_| DriveError::Unfit)?;
         self.check_open()?;
@@ -85,7 +85,7 @@ impl Driver {
         open.narrowing = Arc::clone(&narrowing);
         let body = self.written(&mut open.request, &narrowing, told.as_deref());
         self.open.insert(attempt, open);
-        Ok(Planned {
+        Ok(PlannedRequest {
             attempt,
             body,
             narrowing,

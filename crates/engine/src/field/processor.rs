@@ -1,4 +1,4 @@
-//! The desk of one field: its messages in order, decided together, committed together.
+//! Carries out the messages of one field: in order, decided together, committed together.
 
 use std::collections::VecDeque;
 use std::sync::atomic::AtomicBool;
@@ -10,20 +10,21 @@ use domain::{
     WorkspaceId, WriteField,
 };
 use field::{
-    Administration, Call, Caller, Code, Decided, Decision, Detection, Embedding, Entry, Envelope,
-    Event, Field, Fresh, Kept, KeptAnswer, Message, Notification, OPERATOR, Operation, Refusal,
-    STANDARD, SYSTEM, administer, decide, kept_bytes,
+    Administration, Call, CallSeed, Caller, Code, Decision, Detection, Embedding, Entry, Envelope,
+    Event, Field, Message, MessageDecision, Notification, OPERATOR, Operation, Refusal, STANDARD,
+    SYSTEM, Salted, StoredAnswer, administer, decide, salted_bytes,
 };
 use futures_util::future::join_all;
 use tokio::sync::{broadcast, oneshot};
 
 use super::FieldRefused;
-use super::listen::{Listeners, Seat};
+use super::listen::{ListenerGuard, Listeners};
 use super::purge::{asks_to_purge, erased, is_purge, say_erased};
+use super::vote::OVERDUE;
 use crate::engine::Engine;
 use crate::port::{Erased, Scope};
 use crate::refused::Refused;
-use crate::turn::{Done, Lease};
+use crate::turn::{CommandOutcome, Lease};
 
 /// Messages that are decided together.
 pub(super) const BATCH_LEN_MAX: usize = 64;
@@ -44,15 +45,29 @@ pub(super) struct Sender {
     pub(super) caller: Caller,
 }
 
+impl Sender {
+    /// The field itself.
+    pub(super) fn field() -> Self {
+        Self {
+            actor: SYSTEM.to_owned(),
+            caller: Caller {
+                key: SYSTEM.to_owned(),
+                ceiling: OPERATOR,
+                agents: Vec::new(),
+            },
+        }
+    }
+}
+
 /// Something that waits to be done.
-pub(super) struct Asked {
-    sender: Sender,
-    pub(super) task: Task,
-    reply: oneshot::Sender<Answer>,
+pub(super) struct QueuedJob {
+    pub(super) sender: Sender,
+    pub(super) task: Job,
+    pub(super) reply: oneshot::Sender<Answer>,
 }
 
 /// What is to be done.
-pub(super) enum Task {
+pub(super) enum Job {
     /// Carry out a message.
     Message(Envelope),
     /// Take a unit back.
@@ -71,23 +86,28 @@ pub(super) enum Task {
         /// Its vector.
         embedding: Embedding,
     },
+    /// Give up on a vote.
+    Escalate {
+        /// The conflict.
+        conflict_id: String,
+    },
 }
 
-impl Task {
+impl Job {
     fn operation(&self) -> Option<Operation> {
         match self {
-            Task::Message(envelope) => Some(envelope.operation()),
-            Task::Retract { .. } | Task::Enrich { .. } => None,
+            Job::Message(envelope) => Some(envelope.operation()),
+            Job::Retract { .. } | Job::Enrich { .. } | Job::Escalate { .. } => None,
         }
     }
 
     fn asks_to_purge(&self) -> bool {
-        matches!(self, Task::Message(envelope) if asks_to_purge(envelope))
+        matches!(self, Job::Message(envelope) if asks_to_purge(envelope))
     }
 }
 
 /// A field in memory.
-pub(crate) struct Held {
+pub(crate) struct CachedField {
     pub(crate) field: Field,
     /// The version of its document: the number of its entries.
     pub(crate) version: u64,
@@ -101,7 +121,7 @@ pub(crate) struct Held {
 
 /// What was pushed after one operation.
 #[derive(Debug, Clone)]
-pub(crate) struct Pushed {
+pub(crate) struct PushBatch {
     /// The sequence of the operation's last entry.
     pub(crate) seq: u64,
     /// For whom what.
@@ -109,26 +129,28 @@ pub(crate) struct Pushed {
 }
 
 /// Where the messages of a field are carried out.
-pub(crate) struct Desk {
+pub(crate) struct FieldProcessor {
     pub(super) workspace_id: WorkspaceId,
     pub(super) name: String,
-    waiting: Mutex<Waiting>,
+    waiting: Mutex<Queue>,
     /// None until it is read from the log, and after a commit that came to nothing.
-    held: tokio::sync::Mutex<Option<Held>>,
-    pushed: broadcast::Sender<Arc<Pushed>>,
+    held: tokio::sync::Mutex<Option<CachedField>>,
+    pushed: broadcast::Sender<Arc<PushBatch>>,
     listeners: Arc<Listeners>,
     /// True while somebody comes back to units without a vector.
     pub(super) enriching: AtomicBool,
+    /// True while somebody waits for a vote to be overdue.
+    pub(super) awaiting_votes: AtomicBool,
 }
 
 #[derive(Default)]
-struct Waiting {
-    queue: VecDeque<Asked>,
+struct Queue {
+    queue: VecDeque<QueuedJob>,
     /// True while somebody works off the queue.
-    is_tended: bool,
+    is_running: bool,
 }
 
-impl std::fmt::Debug for Desk {
+impl std::fmt::Debug for FieldProcessor {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Desk")
             .field("name", &self.name)
@@ -136,7 +158,7 @@ impl std::fmt::Debug for Desk {
     }
 }
 
-impl Desk {
+impl FieldProcessor {
     pub(super) fn new(workspace_id: WorkspaceId, name: String) -> Self {
         Self {
             workspace_id,
@@ -146,12 +168,16 @@ impl Desk {
             pushed: broadcast::Sender::new(PUSHED_MAX),
             listeners: Arc::default(),
             enriching: AtomicBool::new(false),
+            awaiting_votes: AtomicBool::new(false),
         }
     }
 
     /// Returns what is pushed from now on, to this agent among others, while the seat is held.
-    pub(super) fn listen(&self, agent_id: &str) -> (broadcast::Receiver<Arc<Pushed>>, Seat) {
-        let seat = Seat::take(&self.listeners, agent_id);
+    pub(super) fn listen(
+        &self,
+        agent_id: &str,
+    ) -> (broadcast::Receiver<Arc<PushBatch>>, ListenerGuard) {
+        let seat = ListenerGuard::take(&self.listeners, agent_id);
         (self.pushed.subscribe(), seat)
     }
 
@@ -159,7 +185,7 @@ impl Desk {
         self.pushed.receiver_count() > 0
     }
 
-    pub(super) async fn held(&self) -> tokio::sync::MutexGuard<'_, Option<Held>> {
+    pub(super) async fn held(&self) -> tokio::sync::MutexGuard<'_, Option<CachedField>> {
         self.held.lock().await
     }
 
@@ -177,28 +203,28 @@ impl Desk {
         pending.take(most).collect()
     }
 
-    fn waiting(&self) -> MutexGuard<'_, Waiting> {
+    fn waiting(&self) -> MutexGuard<'_, Queue> {
         self.waiting.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn next_batch(&self) -> Vec<Asked> {
+    fn next_batch(&self) -> Vec<QueuedJob> {
         let mut waiting = self.waiting();
         let count = waiting.queue.len().min(BATCH_LEN_MAX);
         if count == 0 {
-            waiting.is_tended = false;
+            waiting.is_running = false;
         }
         waiting.queue.drain(..count).collect()
     }
 }
 
-/// Gives the desk up, whatever ended the work: those who still wait are answered by that.
-struct Tending(Arc<Desk>);
+/// Frees the queue, whatever ended the work: those who still wait are answered by that.
+struct QueueGuard(Arc<FieldProcessor>);
 
-impl Drop for Tending {
+impl Drop for QueueGuard {
     fn drop(&mut self) {
         let mut waiting = self.0.waiting();
-        if waiting.is_tended {
-            waiting.is_tended = false;
+        if waiting.is_running {
+            waiting.is_running = false;
             waiting.queue.clear();
         }
     }
@@ -214,7 +240,7 @@ enum Outcome {
 
 /// A batch as it was decided.
 struct Plan {
-    held: Held,
+    held: CachedField,
     outcomes: Vec<Outcome>,
     commands: Vec<Command>,
     answers: Vec<Value>,
@@ -225,53 +251,59 @@ struct Plan {
 }
 
 impl Engine {
-    /// Puts a message on the desk and waits for its answer.
-    pub(super) async fn ask(&self, desk: &Arc<Desk>, sender: Sender, envelope: Envelope) -> Answer {
-        self.put_on_desk(desk, sender, Task::Message(envelope))
+    /// Queues a message and waits for its answer.
+    pub(super) async fn ask(
+        &self,
+        processor: &Arc<FieldProcessor>,
+        sender: Sender,
+        envelope: Envelope,
+    ) -> Answer {
+        self.enqueue(processor, sender, Job::Message(envelope))
             .await
     }
 
     /// Has the field itself do something, and waits until it is done.
-    pub(super) async fn administer_field(&self, desk: &Arc<Desk>, task: Task) -> Answer {
-        let sender = Sender {
-            actor: SYSTEM.to_owned(),
-            caller: Caller {
-                key: SYSTEM.to_owned(),
-                ceiling: OPERATOR,
-                agents: Vec::new(),
-            },
-        };
-        self.put_on_desk(desk, sender, task).await
+    pub(super) async fn administer_field(
+        &self,
+        processor: &Arc<FieldProcessor>,
+        task: Job,
+    ) -> Answer {
+        self.enqueue(processor, Sender::field(), task).await
     }
 
-    pub(super) async fn put_on_desk(&self, desk: &Arc<Desk>, sender: Sender, task: Task) -> Answer {
+    pub(super) async fn enqueue(
+        &self,
+        processor: &Arc<FieldProcessor>,
+        sender: Sender,
+        task: Job,
+    ) -> Answer {
         let (reply, answer) = oneshot::channel();
         let starts = {
-            let mut waiting = desk.waiting();
+            let mut waiting = processor.waiting();
             if waiting.queue.len() >= WAITING_MAX {
                 return Err(Refused::Busy {
                     what: "pending_commands_max",
                 }
                 .into());
             }
-            waiting.queue.push_back(Asked {
+            waiting.queue.push_back(QueuedJob {
                 sender,
                 task,
                 reply,
             });
-            !std::mem::replace(&mut waiting.is_tended, true)
+            !std::mem::replace(&mut waiting.is_running, true)
         };
         if starts {
             // Beside the caller: a client that goes away takes nobody else's message with it.
-            let (engine, desk) = (self.clone(), Arc::clone(desk));
+            let (engine, processor) = (self.clone(), Arc::clone(processor));
             self.shared.spawn.spawn(Box::pin(async move {
-                let tending = Tending(desk);
+                let guard = QueueGuard(processor);
                 loop {
-                    let batch = tending.0.next_batch();
+                    let batch = guard.0.next_batch();
                     if batch.is_empty() {
                         return;
                     }
-                    engine.carry_out_batch(&tending.0, batch).await;
+                    engine.carry_out_batch(&guard.0, batch).await;
                 }
             }));
         }
@@ -281,28 +313,29 @@ impl Engine {
         })
     }
 
-    async fn carry_out_batch(&self, desk: &Arc<Desk>, mut batch: Vec<Asked>) {
-        let mut held = desk.held().await;
+    async fn carry_out_batch(&self, processor: &Arc<FieldProcessor>, mut batch: Vec<QueuedJob>) {
+        let mut held = processor.held().await;
         let mut tries = 0;
         while !batch.is_empty() {
             let state = match held.take() {
                 Some(state) => state,
-                None => match self.open_field(desk).await {
+                None => match self.open_field(processor).await {
                     Ok(state) => state,
                     Err(refused) => return answer_all(batch, &refused),
                 },
             };
+            batch = self.after_overdue(&state.field, batch);
             let embeddings = self.embeddings(&state.field, &batch).await;
             let failed = |embedding: &Embedding| matches!(embedding, Embedding::Failed(_));
             if embeddings.iter().any(failed) {
-                self.enrich_later(desk);
+                self.enrich_later(processor);
             }
             let fresh = self
                 .fresh(batch.len())
                 .into_iter()
                 .zip(embeddings)
                 .collect();
-            let work = desk_name(desk);
+            let work = processor_name(processor);
             let planned = self
                 .run_blocking(move || plan(state, work, batch, fresh))
                 .await;
@@ -311,37 +344,50 @@ impl Engine {
                 // The messages are gone with the work, and those who wait are told by that.
                 Err(refused) => {
                     tracing::error!(
-                        field = desk.name,
+                        field = processor.name,
                         error = refused.for_the_log(),
                         "a batch was lost"
                     );
                     return;
                 }
             };
-            (*held, batch) = self.commit_batch(desk, plan, asked, &mut tries).await;
+            (*held, batch) = self.commit_batch(processor, plan, asked, &mut tries).await;
             *held = match held.take() {
-                Some(state) => self.note_place(desk, state).await,
+                Some(state) => self.note_place(processor, state).await,
                 None => None,
             };
+            if held.as_ref().is_some_and(CachedField::has_votes) {
+                self.await_votes(processor);
+            }
         }
     }
 
     /// Reads a field, and comes back to units that were left without a vector.
-    pub(super) async fn open_field(&self, desk: &Arc<Desk>) -> Result<Held, Refused> {
-        let held = self.load_field(desk).await?;
+    pub(super) async fn open_field(
+        &self,
+        processor: &Arc<FieldProcessor>,
+    ) -> Result<CachedField, Refused> {
+        let held = self.load_field(processor).await?;
         if held.field.pending_enrichment().next().is_some() {
-            self.enrich_later(desk);
+            self.enrich_later(processor);
+        }
+        if held.has_votes() {
+            self.await_votes(processor);
         }
         Ok(held)
     }
 
     /// Keeps a segment of the fold, where it is time for one: nobody else writes to the field meanwhile.
-    async fn note_place(&self, desk: &Desk, mut held: Held) -> Option<Held> {
+    async fn note_place(
+        &self,
+        processor: &FieldProcessor,
+        mut held: CachedField,
+    ) -> Option<CachedField> {
         if !held.is_due() {
             return Some(held);
         }
         let place = async {
-            let id = FieldId::of(&desk.workspace_id, &desk.name);
+            let id = FieldId::of(&processor.workspace_id, &processor.name);
             let document = self.shared_document(id.as_str()).await?;
             let document = document.filter(|document| document.version == held.version);
             let Some(key) = document.map(|document| document.key) else {
@@ -352,11 +398,11 @@ impl Engine {
             held.position = last.unwrap_or(held.position);
             self.keep_segment(held).await
         };
-        let kept: Result<Held, Refused> = place.await;
+        let kept: Result<CachedField, Refused> = place.await;
         if let Err(refused) = &kept {
             let error = refused.for_the_log();
             tracing::warn!(
-                field = desk.name,
+                field = processor.name,
                 error,
                 "a segment of a field cannot be kept"
             );
@@ -369,11 +415,11 @@ impl Engine {
     /// must be decided again.
     async fn commit_batch(
         &self,
-        desk: &Desk,
+        processor: &FieldProcessor,
         plan: Plan,
-        asked: Vec<Asked>,
+        asked: Vec<QueuedJob>,
         tries: &mut usize,
-    ) -> (Option<Held>, Vec<Asked>) {
+    ) -> (Option<CachedField>, Vec<QueuedJob>) {
         let Plan {
             mut held,
             outcomes,
@@ -386,7 +432,7 @@ impl Engine {
         let written = commands
             .into_iter()
             .map(|command| self.order(command, None, Lease::None));
-        let written: Vec<Result<Done, Refused>> = join_all(written).await;
+        let written: Vec<Result<CommandOutcome, Refused>> = join_all(written).await;
         let failed = written.iter().position(Result::is_err);
         // Each rests on the one before, so that what follows a failure was not written either.
         let done = failed.unwrap_or(count);
@@ -398,14 +444,16 @@ impl Engine {
             held.version += last.steps.len() as u64;
             intact = commit(&mut held.field, last);
         }
-        let listeners = desk.listeners.agents();
+        let listeners = processor.listeners.agents();
         if intact && !listeners.is_empty() {
             for entries in entries.iter().take(done) {
                 let notifications = held.field.notifications(entries, &listeners);
                 let seq = entries.last().map_or(0, |entry| entry.seq);
                 if !notifications.is_empty() {
                     // That nobody listens is fine.
-                    let _ = desk.pushed.send(Arc::new(Pushed { seq, notifications }));
+                    let _ = processor
+                        .pushed
+                        .send(Arc::new(PushBatch { seq, notifications }));
                 }
             }
         }
@@ -417,10 +465,10 @@ impl Engine {
         if repeats || entries.iter().take(done).any(purges) {
             let digests = entries.iter().take(done).flatten().flat_map(erased);
             let digests = digests.copied().collect();
-            erasing = self.erase_for(desk, &mut held, digests).await;
+            erasing = self.erase_for(processor, &mut held, digests).await;
             if let Err(refused) = &erasing {
                 tracing::error!(
-                    field = desk.name,
+                    field = processor.name,
                     error = refused.for_the_log(),
                     "a purge is not at its end"
                 );
@@ -452,7 +500,7 @@ impl Engine {
                 Outcome::Refused(refusal) => Err(refusal.into()),
                 Outcome::Repeated(message) => {
                     let kept = self.answered_before(&message, operation).await;
-                    let answer = kept.map(|kept| held.field.answer_again(kept));
+                    let answer = kept.map(|kept| held.field.rebuild_answer(kept));
                     match asked.task.asks_to_purge() {
                         true => answer.and_then(|answer| after_purge(answer, &erasing)),
                         false => answer,
@@ -485,12 +533,12 @@ impl Engine {
     /// Erases what a purge of a field says, once its document is known.
     async fn erase_for(
         &self,
-        desk: &Desk,
-        held: &mut Held,
+        processor: &FieldProcessor,
+        held: &mut CachedField,
         digests: Vec<Digest>,
     ) -> Result<Erased, Refused> {
         if held.key.is_none() {
-            let id = FieldId::of(&desk.workspace_id, &desk.name);
+            let id = FieldId::of(&processor.workspace_id, &processor.name);
             let document = self.shared_document(id.as_str()).await?;
             held.key = document.map(|document| document.key);
         }
@@ -517,13 +565,13 @@ impl Engine {
                 "the answer to this message showed what was purged since, and is gone with it";
             return Err(super::refusal(Code::UnitNotFound, message));
         };
-        let kept: Kept<Value> =
+        let kept: Salted<Value> =
             serde_json::from_slice(&bytes).map_err(|error| lost(&error.to_string()))?;
         Ok(kept.value)
     }
 
-    fn fresh(&self, count: usize) -> Vec<Fresh> {
-        let one = || Fresh {
+    fn fresh(&self, count: usize) -> Vec<CallSeed> {
+        let one = || CallSeed {
             now: self.shared.clock.now(),
             nonce: *canon::sha256(self.shared.ids.salt().as_bytes()).as_bytes(),
         };
@@ -542,14 +590,14 @@ fn after_purge(mut answer: Value, erasing: &Result<Erased, Refused>) -> Answer {
     }
 }
 
-fn answer_all(batch: Vec<Asked>, refused: &Refused) {
+fn answer_all(batch: Vec<QueuedJob>, refused: &Refused) {
     for asked in batch {
         let _ = asked.reply.send(Err(refused.clone().into()));
     }
 }
 
-fn desk_name(desk: &Desk) -> (WorkspaceId, String) {
-    (desk.workspace_id.clone(), desk.name.clone())
+fn processor_name(processor: &FieldProcessor) -> (WorkspaceId, String) {
+    (processor.workspace_id.clone(), processor.name.clone())
 }
 
 /// Applies what was decided; false when it cannot be, which is a bug that a reading of the log makes good.
@@ -563,11 +611,11 @@ fn commit(field: &mut Field, decision: &Decision) -> bool {
 
 /// Decides a batch, each message on what those before it leave.
 fn plan(
-    held: Held,
+    held: CachedField,
     place: (WorkspaceId, String),
-    batch: Vec<Asked>,
-    fresh: Vec<(Fresh, Embedding)>,
-) -> (Plan, Vec<Asked>) {
+    batch: Vec<QueuedJob>,
+    fresh: Vec<(CallSeed, Embedding)>,
+) -> (Plan, Vec<QueuedJob>) {
     let mut plan = Plan {
         held,
         outcomes: Vec::with_capacity(batch.len()),
@@ -587,8 +635,8 @@ impl Plan {
     fn decide(
         &mut self,
         place: &(WorkspaceId, String),
-        asked: &Asked,
-        fresh: &Fresh,
+        asked: &QueuedJob,
+        fresh: &CallSeed,
         embedding: Embedding,
     ) -> Outcome {
         let operation = asked.task.operation();
@@ -606,7 +654,7 @@ impl Plan {
         }
         let mut answer = None;
         let decision = match &asked.task {
-            Task::Message(envelope) => {
+            Job::Message(envelope) => {
                 let call = Call {
                     envelope,
                     caller: Some(&asked.sender.caller),
@@ -615,21 +663,21 @@ impl Plan {
                     detection: Detection::Here,
                 };
                 match decide(&self.held.field, &call) {
-                    Ok(Decided::New(mut decision)) => {
+                    Ok(MessageDecision::New(mut decision)) => {
                         let kept = match &decision.kept {
-                            KeptAnswer::Whole => &decision.answer,
-                            KeptAnswer::WithoutText(kept) => kept,
+                            StoredAnswer::Whole => &decision.answer,
+                            StoredAnswer::WithoutText(kept) => kept,
                         };
-                        let kept = Blob::new(kept_bytes(&salt(fresh), kept));
+                        let kept = Blob::new(salted_bytes(&salt(fresh), kept));
                         decision.keep_answer(kept.digest);
                         answer = Some(kept);
                         Ok(decision)
                     }
-                    Ok(Decided::Repeated(message)) => return Outcome::Repeated(message),
+                    Ok(MessageDecision::Repeated(message)) => return Outcome::Repeated(message),
                     Err(refusal) => Err(refusal),
                 }
             }
-            Task::Retract {
+            Job::Retract {
                 agent_id,
                 unit_id,
                 reason,
@@ -642,7 +690,14 @@ impl Plan {
                 };
                 administer(&self.held.field, &act, fresh)
             }
-            Task::Enrich { unit_id, .. } => {
+            Job::Escalate { conflict_id } => {
+                let act = Administration::Escalate {
+                    conflict_id: conflict_id.clone(),
+                    reason: OVERDUE.to_owned(),
+                };
+                administer(&self.held.field, &act, fresh)
+            }
+            Job::Enrich { unit_id, .. } => {
                 let unit_id = unit_id.clone();
                 let act = Administration::Enrich { unit_id, embedding };
                 administer(&self.held.field, &act, fresh)
@@ -677,11 +732,13 @@ impl Plan {
     }
 }
 
-/// Returns which room an operation needs. A purge must always be possible, and neither a reading nor what a key does that
-/// may only look takes room from those who write.
+/// Returns which room an operation needs. A purge must always be possible, and so must be to give up on a vote; neither a
+/// reading nor what a key does that may only look takes room from those who write.
 fn room_of(decision: &Decision, caller: &Caller) -> FieldRoom {
     let mut entries = decision.steps.iter().map(|(entry, _)| entry);
-    if entries.clone().any(is_purge) {
+    let is_free =
+        |entry: &Entry| is_purge(entry) || matches!(entry.event, Event::ConflictEscalated { .. });
+    if entries.clone().any(is_free) {
         return FieldRoom::Free;
     }
     let reads =
@@ -693,7 +750,7 @@ fn room_of(decision: &Decision, caller: &Caller) -> FieldRoom {
 }
 
 /// Returns the salt of what is kept for a call.
-fn salt(fresh: &Fresh) -> String {
+fn salt(fresh: &CallSeed) -> String {
     let digest = canon::sha256_parts([fresh.nonce.as_slice(), b"kept"]);
     digest.hex().chars().take(32).collect()
 }
@@ -709,7 +766,7 @@ fn entries_of(decision: &Decision) -> Vec<FieldEntry> {
             }
             if let Some(vector) = &content.vector {
                 let salt = content.text.as_ref().map(|text| text.salt.clone());
-                let kept = Kept {
+                let kept = Salted {
                     salt: salt.unwrap_or_default(),
                     value: vector,
                 };

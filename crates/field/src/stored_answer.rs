@@ -14,7 +14,7 @@ use crate::kind::{ConflictStatus, Format, MemoryType, UnitStatus};
 use crate::render;
 use crate::replay;
 use crate::state::{Conflict, Field, Unit};
-use crate::stored::Kept;
+use crate::stored::Salted;
 
 /// The member by which a kept answer is told from a whole one: the operation that it answers.
 const KEPT_OF: &str = "kept_of";
@@ -26,19 +26,19 @@ pub(crate) const PURGED: &str = "(content purged)";
 
 /// What is kept of an answer.
 #[derive(Debug, Clone, PartialEq)]
-pub enum KeptAnswer {
+pub enum StoredAnswer {
     /// All of it: it repeats no text of units.
     Whole,
-    /// This instead, from which [`Field::answer_again`] makes the answer.
+    /// This instead, from which [`Field::rebuild_answer`] makes the answer.
     WithoutText(Value),
 }
 
 /// Returns what is kept of an answer with these members.
-pub(crate) fn without_text(operation: &str, mut members: Value) -> KeptAnswer {
+pub(crate) fn without_text(operation: &str, mut members: Value) -> StoredAnswer {
     if let Some(members) = members.as_object_mut() {
         members.insert(KEPT_OF.to_owned(), operation.into());
     }
-    KeptAnswer::WithoutText(members)
+    StoredAnswer::WithoutText(members)
 }
 
 /// Returns what is kept of a conflict as it is shown.
@@ -58,11 +58,11 @@ fn list<'a>(value: &'a Value, name: &str) -> impl Iterator<Item = &'a Value> {
 
 impl Field {
     /// Returns the answer of which this was kept. Words that were purged since are not in it.
-    pub fn answer_again(&self, kept: Value) -> Value {
+    pub fn rebuild_answer(&self, kept: Value) -> Value {
         match kept.get(KEPT_OF).and_then(Value::as_str) {
             Some(ATTUNE) => self.attuned_again(&kept),
             Some(DETECT) => self.detected_again(&kept),
-            Some(REPLAY) => replay::again(self, &kept),
+            Some(REPLAY) => replay::rebuild_answer(self, &kept),
             _ => kept,
         }
     }
@@ -124,7 +124,7 @@ impl Field {
     }
 
     /// Returns the digests of all that lies beside the log and repeats the text of units.
-    pub(crate) fn beside(&self, units: &[&Unit]) -> Vec<Digest> {
+    pub(crate) fn text_digests(&self, units: &[&Unit]) -> Vec<Digest> {
         let mut digests = Vec::new();
         for unit in units {
             let recorded = self.log.unit_named(&unit.id);
@@ -142,7 +142,7 @@ impl Field {
                 let salt = unit.text.as_ref().map(|text| text.salt.clone());
                 for salt in [salt.unwrap_or_default(), String::new()] {
                     let value = &vector;
-                    digests.push(canon::sha256(&Kept { salt, value }.bytes()));
+                    digests.push(canon::sha256(&Salted { salt, value }.bytes()));
                 }
             }
         }

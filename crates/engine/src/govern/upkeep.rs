@@ -5,7 +5,7 @@ use std::time::Duration;
 use domain::{GovernedOperation, State, Timestamp};
 use runs::workflow::governed::Subject;
 
-use super::{Known, Sessions};
+use super::{OpenProgram, Sessions};
 use crate::caller::Caller;
 use crate::engine::Engine;
 use crate::refused::Refused;
@@ -17,7 +17,7 @@ const SILENCE_MICROS: i64 = 600_000_000;
 
 /// What has to be done about a session.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Due {
+enum DueAction {
     Nothing,
     /// Its log has to be read: it may have a deadline.
     Look,
@@ -27,31 +27,31 @@ enum Due {
     Lose,
 }
 
-impl Known {
-    fn due(&self, now: Timestamp) -> Due {
-        let signs = *self.signs();
-        let silent = now.as_micros().saturating_sub(signs.heard.as_micros());
-        if !signs.is_folded {
-            Due::Look
-        } else if signs.deadline.is_some_and(|deadline| now >= deadline) {
-            Due::Tick
+impl OpenProgram {
+    fn due(&self, now: Timestamp) -> DueAction {
+        let liveness = *self.liveness();
+        let silent = now.as_micros().saturating_sub(liveness.heard.as_micros());
+        if !liveness.is_folded {
+            DueAction::Look
+        } else if liveness.deadline.is_some_and(|deadline| now >= deadline) {
+            DueAction::Tick
         } else if silent >= SILENCE_MICROS {
-            Due::Lose
+            DueAction::Lose
         } else {
-            Due::Nothing
+            DueAction::Nothing
         }
     }
 }
 
 impl Sessions {
-    fn all(&self) -> Vec<std::sync::Arc<Known>> {
+    fn all(&self) -> Vec<std::sync::Arc<OpenProgram>> {
         self.lock().values().cloned().collect()
     }
 }
 
 impl Engine {
     /// Looks after open sessions until a drain begins.
-    pub(crate) async fn tend_governed(self) {
+    pub(crate) async fn maintain_governed_sessions(self) {
         while !self.is_draining() {
             let sessions = self.shared.governed.all();
             if sessions.is_empty() {
@@ -62,7 +62,7 @@ impl Engine {
                 if self.is_draining() {
                     return;
                 }
-                if let Err(refused) = self.tend(&known).await {
+                if let Err(refused) = self.maintain(&known).await {
                     let fault = refused.for_the_log();
                     tracing::warn!(task.id = %known.id, %fault, "a governed session was not looked after");
                 }
@@ -71,13 +71,13 @@ impl Engine {
         }
     }
 
-    async fn tend(&self, known: &Known) -> Result<(), Refused> {
+    async fn maintain(&self, known: &OpenProgram) -> Result<(), Refused> {
         let now = self.shared.clock.now();
         let operation = match known.due(now) {
-            Due::Nothing => return Ok(()),
-            Due::Look => {
+            DueAction::Nothing => return Ok(()),
+            DueAction::Look => {
                 // Whatever becomes of it, it is not tried every second.
-                known.signs().is_folded = true;
+                known.liveness().is_folded = true;
                 let Some(document) = self.shared_document(known.id.as_str()).await? else {
                     return Ok(());
                 };
@@ -91,16 +91,16 @@ impl Engine {
                         _ => folded.next_deadline(now),
                     })
                     .await?;
-                known.signs().deadline = deadline;
+                known.liveness().deadline = deadline;
                 return Ok(());
             }
-            Due::Tick => {
-                known.signs().deadline = None;
+            DueAction::Tick => {
+                known.liveness().deadline = None;
                 GovernedOperation::Tick
             }
-            Due::Lose => {
+            DueAction::Lose => {
                 // Asked again after another silence, should something be outstanding.
-                known.signs().heard = now;
+                known.liveness().heard = now;
                 GovernedOperation::Lose
             }
         };
@@ -109,7 +109,7 @@ impl Engine {
         };
         let system = Caller::system();
         if operation == GovernedOperation::Lose {
-            self.miss_sessions(&system, &document).await?;
+            self.report_missing_sessions(&system, &document).await?;
         }
         self.take_input(&system, &document, operation, None, None, None)
             .await
