@@ -17,5 +17,5 @@ pub use serde_json::{Map, Number, Value};
 pub use text::deserialize_text;
 pub use write::{
     NameKey, Profile, append, append_members, append_number, append_string, canonical, jcs,
-    jcs_len, number,
+    jcs_len, len_hint, number,
 };

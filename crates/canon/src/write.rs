@@ -30,8 +30,8 @@ pub fn canonical(value: &Value, profile: Profile) -> Vec<u8> {
     out
 }
 
-/// Returns about how long a value is in canonical form: too short by what must be escaped.
-fn len_hint(value: &Value) -> usize {
+/// Returns about how long a value is in canonical form, to make room for it: too short by what must be escaped.
+pub fn len_hint(value: &Value) -> usize {
     match value {
         Value::Null | Value::Bool(_) | Value::Number(_) => 8,
         Value::String(text) => text.len() + 16,

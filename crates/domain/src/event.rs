@@ -7,10 +7,13 @@
 use std::ops::Deref;
 use std::sync::Arc;
 
-use canon::{Digest, Map, Value, append, append_string, sha256};
+use canon::{Digest, Map, Value, append, append_string, len_hint, sha256};
 use serde::{Deserialize, Serialize};
 
 use crate::{Kind, Position, ReceiptId, SessionId, TaskId, Timestamp, WorkspaceId};
+
+/// About how long an event is without its payload.
+const ENVELOPE_BYTES: usize = 768;
 
 /// How many digits the position has in the id of an event.
 const ID_DIGITS: usize = 16;
@@ -228,7 +231,11 @@ impl Event {
 
     /// Returns the stored bytes: the RFC 8785 form, written member by member in its order.
     pub fn to_bytes(&self) -> Vec<u8> {
-        let mut out = Vec::with_capacity(512);
+        let members = self.payload.iter();
+        let payload: usize = members
+            .map(|(name, value)| name.len() + 4 + len_hint(value))
+            .sum();
+        let mut out = Vec::with_capacity(ENVELOPE_BYTES + payload);
         let time = self.created_at.to_string();
         out.extend_from_slice(b"{\"actor\":");
         optional(&mut out, self.actor.as_deref());

@@ -41,16 +41,9 @@ fn answer(effect: &Effect) -> EffectOutcome {
         Some(other) => other.to_string(),
         None => String::new(),
     };
-    let quoted: String = said.chars().take(2_000).collect();
-    let id = format!(
-        "offline-{}",
-        effect
-            .request_digest()
-            .hex()
-            .chars()
-            .take(16)
-            .collect::<String>()
-    );
+    let quoted = first_chars(&said, 2_000);
+    let digest = effect.request_digest().hex();
+    let id = format!("offline-{}", first_chars(&digest, 16));
     let content = format!("I read: {quoted}\n(This answer comes from the built-in offline model.)");
     let value = json!({
         "id": id,
@@ -71,5 +64,35 @@ fn answer(effect: &Effect) -> EffectOutcome {
             usage_unknown: false,
         }),
         ..EffectOutcome::ok(value)
+    }
+}
+
+/// Returns the beginning of a text.
+fn first_chars(text: &str, chars_max: usize) -> &str {
+    // A text of fewer bytes has fewer characters.
+    if text.len() <= chars_max {
+        return text;
+    }
+    let end = text.char_indices().nth(chars_max);
+    end.and_then(|(end, _)| text.get(..end)).unwrap_or(text)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_beginning_is_counted_in_characters() {
+        for (text, chars_max, expected) in [
+            ("", 3, ""),
+            ("abc", 3, "abc"),
+            ("abcd", 3, "abc"),
+            ("äöü", 3, "äöü"),
+            ("äöüß", 3, "äöü"),
+            ("a🦀b🦀", 3, "a🦀b"),
+            ("abc", 0, ""),
+        ] {
+            assert_eq!(first_chars(text, chars_max), expected, "{text}");
+        }
     }
 }

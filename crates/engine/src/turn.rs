@@ -195,6 +195,9 @@ pub(crate) async fn run(shared: Arc<Shared>, mut queues: Queues) {
             first = queues.workers.recv() => first,
             first = queues.clients.recv() => first,
         };
+        // Items are large: a batch that grows would copy them again and again.
+        let waiting = 1 + queues.workers.len() + queues.clients.len();
+        batch.reserve(waiting.min(most));
         batch.extend(first);
         // Half of a turn at most for workers, when clients wait too.
         fill(&mut batch, &mut queues.workers, most.div_ceil(2));

@@ -5,9 +5,11 @@
 //! crash counts the few events behind it again.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::LazyLock;
 
 use domain::{COUNTED_APART, Event, Kind, NamedBlob, Position, payload};
 use engine::port::{StorageUse, StoreFault, StoredEvent};
+use memchr::memmem::Finder;
 use rusqlite::Connection;
 
 use crate::block::Block;
@@ -227,6 +229,12 @@ fn bytes_of(stored: &StoredEvent) -> (u64, bool) {
 
 /// False for an event that names no content, without reading it: most do not, and every commit asks.
 fn may_name(bytes: &[u8]) -> bool {
+    static DIGEST: LazyLock<Finder<'static>> = LazyLock::new(|| Finder::new(r#"sha256":"#));
+    static APART: LazyLock<Finder<'static>> = LazyLock::new(|| Finder::new(COUNTED_APART));
+    let (has_digest, is_apart) = (DIGEST.find(bytes).is_some(), APART.find(bytes).is_some());
+    if !has_digest && !is_apart {
+        return false;
+    }
     let Ok(text) = str::from_utf8(bytes) else {
         return false;
     };
@@ -234,10 +242,10 @@ fn may_name(bytes: &[u8]) -> bool {
     let kind = text.split_once("\",\"event\":\"");
     let kind = kind.and_then(|(_, rest)| rest.split('"').next());
     let named = kind.map(|kind| Kind::parse(kind).map_or(NamedBlob::None, Kind::named_blob));
-    if named == Some(NamedBlob::Entry) && text.contains(COUNTED_APART) {
+    if named == Some(NamedBlob::Entry) && is_apart {
         return true;
     }
-    text.contains("sha256\":")
+    has_digest
         && (named != Some(NamedBlob::None)
             || text.contains("\"blobs\":{")
             || text.contains("\"redacted\":true"))

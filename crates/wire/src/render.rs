@@ -113,7 +113,13 @@ impl Resource<'_> {
 
     /// Returns its text.
     pub fn bytes(&self) -> Vec<u8> {
-        serde_json::to_vec(self).unwrap_or_default()
+        /// Most are shorter, and a vector that grows is copied each time.
+        const MOST_BYTES: usize = 2_048;
+        let mut out = Vec::with_capacity(MOST_BYTES);
+        match serde_json::to_writer(&mut out, self) {
+            Ok(()) => out,
+            Err(_) => Vec::new(),
+        }
     }
 }
 

@@ -6,11 +6,13 @@
 //! between forgets nothing. Somebody who reads an older state keeps the log from being emptied; it is tried again until
 //! that reader is gone.
 
+use std::sync::LazyLock;
 use std::time::{Duration, Instant};
 
 use canon::Digest;
 use domain::{Event, Kind, NamedBlob, Position};
 use engine::port::{Erased, StoreFault, StoredEvent};
+use memchr::memmem::Finder;
 use rusqlite::Connection;
 use tokio::sync::oneshot;
 
@@ -83,8 +85,8 @@ fn owed_name(event: Position) -> String {
 fn erased_by(event: &StoredEvent) -> Vec<Digest> {
     // Few events are purges, and parsing all would cost more than writing them. In canonical bytes this stands nowhere
     // else: inside a text its quotes would be escaped.
-    const MEMBER: &[u8] = br#""erased":["#;
-    if memchr::memmem::find(&event.bytes, MEMBER).is_none() {
+    static MEMBER: LazyLock<Finder<'static>> = LazyLock::new(|| Finder::new(r#""erased":["#));
+    if MEMBER.find(&event.bytes).is_none() {
         return Vec::new();
     }
     let Ok(event) = Event::parse(&event.bytes) else {
