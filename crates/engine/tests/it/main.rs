@@ -8,6 +8,7 @@
     reason = "tests"
 )]
 
+mod approvals;
 mod cache;
 mod containment;
 mod contracts;
