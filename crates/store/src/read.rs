@@ -40,15 +40,22 @@ pub(crate) fn documents(
 }
 
 pub(crate) fn document(connection: &Connection, id: &str) -> Result<Option<Document>, StoreFault> {
-    let row = connection
+    let row = document_row(connection, id)?;
+    row.map(|row| row.document()).transpose()
+}
+
+pub(crate) fn document_row(
+    connection: &Connection,
+    id: &str,
+) -> Result<Option<DocumentRow>, StoreFault> {
+    connection
         .prepare_cached(&document_query())
         .and_then(|mut select| {
             select
                 .query_row([id_bytes(id)], DocumentRow::read)
                 .optional()
         })
-        .map_err(fault)?;
-    row.map(|row| row.document()).transpose()
+        .map_err(fault)
 }
 
 pub(crate) fn newest(
