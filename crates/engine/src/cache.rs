@@ -15,7 +15,7 @@ use crate::engine::Engine;
 use crate::refused::Refused;
 use crate::turn::CommitContents;
 use crate::view::content_positions;
-use recent::Recent;
+pub(crate) use recent::Recent;
 
 /// Documents, contents and Sessions as they last were.
 #[derive(Debug)]

@@ -16,6 +16,7 @@ use crate::cache::Cache;
 use crate::dispatch::Waiters;
 use crate::field::Fields;
 use crate::govern::{Demands, Sessions};
+use crate::imported::ImportedLogs;
 use crate::limits::Limits;
 use crate::metrics::Metrics;
 use crate::port::{BoxFuture, Clock, Ids, Performer, SecretKeeper, Spawn, Store};
@@ -78,6 +79,8 @@ pub(crate) struct Shared {
     pub(crate) waiters: Waiters,
     /// What the receipts of open Tasks will say.
     pub(crate) folds: Folds,
+    /// The logs of Tasks that were taken over, as far as they are being read.
+    pub(crate) imported: ImportedLogs,
     /// The memory fields in use.
     pub(crate) fields: Fields,
     /// Who takes leases: this process.
@@ -258,6 +261,7 @@ impl Engine {
             cache,
             waiters: Waiters::default(),
             folds: Folds::default(),
+            imported: ImportedLogs::default(),
             fields: Fields::default(),
             tree: tokio::sync::Mutex::new(()),
             witnesses: std::sync::RwLock::default(),

@@ -1,10 +1,14 @@
 //! Tasks that were taken over from another log: what is read of them is read from their bundle.
 
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
 use canon::{Digest, Value, sha256};
 use domain::{
     Document, Event, Imported, Kind, Links, Position, State, TaskId, blob_reference, payload,
 };
 
+use crate::cache::Recent;
 use crate::caller::Caller;
 use crate::engine::Engine;
 use crate::port::{Scope, StoredEvent};
@@ -13,17 +17,77 @@ use crate::record::unreadable;
 use crate::refused::Refused;
 use runs::replay::{Bundle, Failure};
 
+/// The logs of Tasks that were taken over and are being read, by their bundles: a page of one does not cost the reading of
+/// all of it. What a digest names never changes.
+#[derive(Debug)]
+pub(crate) struct ImportedLogs(Mutex<Recent<Digest, Arc<ImportedLog>>>);
+
+/// What all of them may hold together.
+const LOGS_BYTES_MAX: usize = 32 * 1024 * 1024;
+/// What an event takes beside its text.
+const EVENT_BYTES: usize = 128;
+
+/// The events of a bundle.
+#[derive(Debug)]
+pub(crate) struct ImportedLog {
+    events: Vec<Box<[u8]>>,
+    /// Where each stands, by its id.
+    places: BTreeMap<Box<str>, usize>,
+}
+
+impl ImportedLog {
+    fn of(bundle: &Bundle) -> Self {
+        let events = bundle.events();
+        let ids = events.map(|(_, event)| event.id.clone());
+        Self {
+            places: ids.zip(0..).collect(),
+            events: bundle.events().map(|(bytes, _)| bytes.into()).collect(),
+        }
+    }
+
+    fn weight(&self) -> usize {
+        let events = self.events.iter();
+        events.map(|event| EVENT_BYTES + event.len()).sum()
+    }
+}
+
+impl Default for ImportedLogs {
+    fn default() -> Self {
+        Self(Mutex::new(Recent::new(LOGS_BYTES_MAX)))
+    }
+}
+
+impl ImportedLogs {
+    fn find(&self, bundle: Digest) -> Option<Arc<ImportedLog>> {
+        self.lock().get(&bundle).cloned()
+    }
+
+    /// Keeps a log, unless it would take the room of all others.
+    fn keep(&self, bundle: Digest, log: &Arc<ImportedLog>) {
+        let weight = log.weight();
+        let mut logs = self.lock();
+        if weight <= logs.weight_max() {
+            logs.insert(bundle, Arc::clone(log), weight);
+        }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Recent<Digest, Arc<ImportedLog>>> {
+        // Each change leaves whole entries.
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
 /// A Task that was taken over, with its own log.
 struct ImportedTask {
     key: Position,
     links: Links,
-    bundle: Bundle,
+    log: Arc<ImportedLog>,
 }
 
 impl ImportedTask {
     /// Returns the place of an event in its own log.
     fn place(&self, id: &str) -> Option<usize> {
-        self.bundle.events().position(|(_, event)| *event.id == *id)
+        self.log.places.get(id).copied()
     }
 
     /// Returns an event of its own log. It has a place in that log alone; here it stands where its Task does.
@@ -82,8 +146,8 @@ impl Engine {
             },
         };
         let more = range.limit + 1;
-        let theirs = taken.bundle.events().skip(begin).take(more);
-        let mut events: Vec<StoredEvent> = theirs.map(|(bytes, _)| taken.event(bytes)).collect();
+        let theirs = taken.log.events.iter().skip(begin).take(more);
+        let mut events: Vec<StoredEvent> = theirs.map(|bytes| taken.event(bytes)).collect();
         let room = more - events.len();
         if room > 0 {
             let scope = Scope::Task(taken.key);
@@ -122,7 +186,7 @@ impl Engine {
                 self.read_scopes_back(&[scope], before, more).await?
             }
         };
-        let theirs: Vec<&[u8]> = taken.bundle.events().map(|(bytes, _)| bytes).collect();
+        let theirs = &taken.log.events;
         let older = theirs.get(..place.unwrap_or(theirs.len()));
         let older = older.into_iter().flatten().rev();
         let room = more - events.len();
@@ -153,11 +217,23 @@ impl Engine {
         let (Some(imported), Ok(id)) = (&task.imported, TaskId::parse(id)) else {
             return Ok(None);
         };
-        let bundle = self.imported_bundle(&id, task.submitted, imported).await?;
-        Ok(bundle.ok().map(|bundle| ImportedTask {
+        let logs = &self.shared.imported;
+        let log = match logs.find(imported.bundle) {
+            Some(log) => log,
+            None => {
+                let bundle = self.imported_bundle(&id, task.submitted, imported).await?;
+                let Ok(bundle) = bundle else {
+                    return Ok(None);
+                };
+                let log = Arc::new(ImportedLog::of(&bundle));
+                logs.keep(imported.bundle, &log);
+                log
+            }
+        };
+        Ok(Some(ImportedTask {
             key: *key,
             links,
-            bundle,
+            log,
         }))
     }
 

@@ -185,11 +185,17 @@ impl EventStream {
 
     async fn read(&mut self) -> Result<(), Refused> {
         let head = self.engine.shared.store.head();
-        let events = self
-            .engine
-            .read_scopes(&self.scopes, self.cursor, READ_LEN)
-            .await?;
-        if events.len() < READ_LEN {
+        // What is damaged fails the whole read: what stands before it is delivered all the same.
+        let mut limit = READ_LEN;
+        let events = loop {
+            let read = self.engine.read_scopes(&self.scopes, self.cursor, limit);
+            match read.await {
+                Ok(events) => break events,
+                Err(refused) if limit == 1 => return Err(refused),
+                Err(_) => limit /= 2,
+            }
+        };
+        if events.len() < limit {
             self.behind = false;
             self.cursor = self.cursor.max(head);
         }

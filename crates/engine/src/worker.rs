@@ -1,6 +1,7 @@
 //! Working on Tasks: who gets a worker when, recovery, and what becomes of a Task that cannot be advanced. What a worker
 //! does with one Task is in `run`.
 
+mod paused;
 mod perform;
 mod queue;
 mod replay;
@@ -24,6 +25,7 @@ use crate::limits::Limits;
 use crate::port::{Commit, CommitError, LeaseName, LeaseOwners, ListQuery, Scope, SealedTurn};
 use crate::refused::Refused;
 use crate::turn::Lease;
+use paused::PausedRuns;
 use queue::{Job, Open, Queue};
 use run::{AttemptEnd, Run};
 
@@ -42,6 +44,8 @@ pub(crate) struct Work {
     /// Sessions that replay others, on their way to be worked on, and those that are on it.
     sessions: mpsc::UnboundedSender<SessionId>,
     replaying: Mutex<BTreeSet<Position>>,
+    /// Runs that wait for people.
+    paused: PausedRuns,
 }
 
 /// What a worker is told while it works.
@@ -73,6 +77,7 @@ impl Work {
             left: watch::Sender::new(0),
             sessions,
             replaying: Mutex::default(),
+            paused: PausedRuns::default(),
         };
         (work, replays)
     }
@@ -94,11 +99,11 @@ impl Work {
             }
             match task.status {
                 Status::Submitted | Status::Working => self.enqueue(document, task, None),
-                Status::InputRequired
-                | Status::AuthRequired
-                | Status::Completed
-                | Status::Failed
-                | Status::Canceled => self.queue().forget(document.key),
+                Status::InputRequired | Status::AuthRequired => self.queue().forget(document.key),
+                Status::Completed | Status::Failed | Status::Canceled => {
+                    self.queue().forget(document.key);
+                    drop(self.paused.take(document.key));
+                }
             }
         }
     }

@@ -24,7 +24,7 @@ use wire::{Code, ErrorBody};
 
 use crate::app::App;
 use crate::call::Call;
-use crate::failure::Reply;
+use crate::failure::{Failure, Reply};
 use crate::world::SystemClock;
 
 /// How many bytes of frames are gathered for one write.
@@ -43,6 +43,9 @@ fn gathers_for(streams: u64) -> Duration {
     let streams = u32::try_from(streams).unwrap_or(u32::MAX);
     EACH.saturating_mul(streams).clamp(FROM, TO)
 }
+
+/// What the last frame of a stream says whose key was revoked.
+const REVOKED: &str = "the key that opened this stream is no longer valid";
 
 /// Opens a stream. A cursor that cannot be used becomes one error frame, then the end (C-17).
 pub(crate) async fn open(call: &Call, range: EventRange) -> Reply {
@@ -96,6 +99,7 @@ enum Wakeup {
     Frame(Frame),
     Silence,
     Revoked,
+    Failed(Refused),
 }
 
 struct Reader {
@@ -127,10 +131,7 @@ impl Reader {
             frame = next_frame(&mut self.waiting, &mut self.events) => match frame {
                 Ok(Some(frame)) => Wakeup::Frame(frame),
                 Ok(None) => return None,
-                Err(refused) => {
-                    tracing::error!(%refused, "a stream ended early");
-                    return None;
-                }
+                Err(refused) => Wakeup::Failed(refused),
             },
             () = tokio::time::sleep(self.heartbeat) => Wakeup::Silence,
         };
@@ -153,8 +154,14 @@ impl Reader {
             Wakeup::Silence => Bytes::from_static(wire::heartbeat()),
             Wakeup::Revoked => {
                 self.is_over = true;
-                let message = "the key that opened this stream is no longer valid";
-                error_frame(Code::Unauthenticated, message, &self.request_id)
+                error_frame(Code::Unauthenticated, REVOKED, &self.request_id)
+            }
+            Wakeup::Failed(refused) => {
+                tracing::error!(%refused, request.id = self.request_id, "a stream ended early");
+                // Its end must not look like the end of a log.
+                self.is_over = true;
+                let failure = Failure::from(refused);
+                error_frame(failure.code, &failure.message, &self.request_id)
             }
         };
         let piece = match self.is_over {
@@ -204,7 +211,9 @@ pub(crate) fn notify(call: &Call, stream: engine::FieldStream) -> Response {
         closing: call.app.closing.clone(),
         revoked: call.app.keys.watch(call.credential),
         stream,
+        request_id: call.request_id.clone(),
         is_new: true,
+        is_over: false,
     };
     answer(Body::from_stream(stream::unfold(listener, Listener::next)))
 }
@@ -214,7 +223,9 @@ struct Listener {
     heartbeat: Duration,
     closing: watch::Receiver<bool>,
     revoked: watch::Receiver<bool>,
+    request_id: String,
     is_new: bool,
+    is_over: bool,
 }
 
 impl Listener {
@@ -223,10 +234,16 @@ impl Listener {
             // The head goes out with the first bytes: now its reader knows that it is heard.
             return Some((Ok(Bytes::from_static(wire::heartbeat())), self));
         }
+        if self.is_over {
+            return None;
+        }
         let text = tokio::select! {
             biased;
             _ = self.closing.wait_for(|closing| *closing) => return None,
-            Ok(_) = self.revoked.wait_for(|revoked| *revoked) => return None,
+            Ok(_) = self.revoked.wait_for(|revoked| *revoked) => {
+                self.is_over = true;
+                error_frame(Code::Unauthenticated, REVOKED, &self.request_id)
+            }
             frame = self.stream.next() => {
                 let engine::FieldFrame { id, event, data } = frame?;
                 Bytes::from(format!("id: {id}\nevent: {event}\ndata: {data}\n\n"))

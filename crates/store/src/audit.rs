@@ -192,6 +192,19 @@ impl Audit {
         Ok(documents(self.connection(), after)?)
     }
 
+    /// Returns the keys of some documents after a key, ascending; none at the end.
+    ///
+    /// # Errors
+    /// The database fails.
+    pub(crate) fn document_keys(&self, after: Position) -> Result<Vec<Position>, AuditError> {
+        let text = "SELECT key FROM documents WHERE key > ?1 ORDER BY key LIMIT ?2";
+        let mut select = self.connection().prepare_cached(text).map_err(fault)?;
+        let rows = select
+            .query_map((sql(after.0), CHUNK), |row| Ok(Position(row.get(0)?)))
+            .map_err(fault)?;
+        Ok(rows.collect::<rusqlite::Result<_>>().map_err(fault)?)
+    }
+
     /// Returns the digests that blobs are stored under, ascending.
     ///
     /// # Errors

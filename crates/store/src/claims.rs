@@ -7,11 +7,13 @@ use std::collections::VecDeque;
 
 use canon::sha256;
 use domain::{Event, Position};
-use engine::port::{Claim, ClaimTime, CommitError, ReadEvents, Scope, StoreFault};
+use engine::port::{Claim, ClaimTime, CommitError, Scope, StoreFault};
 use rusqlite::Connection;
 
+use crate::block::Block;
 use crate::fault::{commit_fault, fault};
 use crate::row::sql;
+use crate::table::Table;
 use crate::{notes, read, schema};
 
 /// How many expired claims a commit drops beyond twice those it adds, so that they never pile up and never hold
@@ -227,7 +229,8 @@ impl ClaimedEvents {
     }
 }
 
-/// True when there is no claim at all though the newest events tell of some. Costs the same in the longest log.
+/// True when there is no claim at all though the newest events tell of some. Costs the same in the longest log. Events that
+/// cannot be read tell of none.
 pub(crate) fn are_gone(connection: &Connection) -> Result<bool, StoreFault> {
     let any = connection
         .prepare("SELECT 1 FROM claims LIMIT 1")
@@ -238,17 +241,19 @@ pub(crate) fn are_gone(connection: &Connection) -> Result<bool, StoreFault> {
     let Some(last) = read::last_event(connection, Scope::All)? else {
         return Ok(false);
     };
-    let query = ReadEvents {
-        scope: Scope::All,
-        after: Position(last.0.saturating_sub(TAIL)),
-        limit: usize::try_from(TAIL).unwrap_or(usize::MAX),
-    };
+    let after = last.0.saturating_sub(TAIL);
+    let first = Table::Events.holding(connection, after + 1)?;
     let mut claimed = ClaimedEvents::default();
-    for stored in read::events(connection, query)? {
-        if let Ok(event) = Event::parse(&stored.bytes) {
-            claimed.add(stored.position, &event);
+    Table::Events.each(connection, first.unwrap_or(after + 1), |first, bytes| {
+        let block = Block::decode(first, bytes).unwrap_or_default();
+        let newest = block.events.iter().filter(|event| event.position.0 > after);
+        for stored in newest {
+            if let Ok(event) = Event::parse(&stored.bytes) {
+                claimed.add(stored.position, &event);
+            }
         }
-    }
+        Ok::<bool, StoreFault>(true)
+    })?;
     claimed.settle(connection).map_err(fault)?;
     Ok(!claimed.events.is_empty())
 }

@@ -5,7 +5,9 @@
 use std::fmt;
 
 use canon::{Digest, Integers, jcs, read};
-use domain::{Draft, Event, EventName, Kind, Position, Retention, Scratch, Sealed, seal};
+use domain::{
+    Draft, Event, EventName, FurtherLink, Kind, Position, Retention, Scratch, Sealed, seal,
+};
 use engine::port::StoredEvent;
 
 /// Something in a log that is not as it must be.
@@ -95,4 +97,18 @@ pub(crate) fn reseal(
     let mut sealed = seal(log, scratch, &[draft], position, event.created_at)
         .map_err(|error| error.to_string())?;
     sealed.pop().ok_or_else(|| "was not sealed".to_owned())
+}
+
+/// The documents that sealing an event may look at.
+pub(crate) fn named(event: &Event) -> impl Iterator<Item = &str> {
+    let owner = event.payload.get("task_id").and_then(canon::Value::as_str);
+    let further = event.kind().map_or(FurtherLink::None, Kind::further_link);
+    let named = [
+        Some(&*event.resource.id),
+        event.workspace_id.as_ref().map(|id| id.as_str()),
+        event.session_id.as_ref().map(|id| id.as_str()),
+        event.task_id.as_ref().map(|id| id.as_str()),
+        owner,
+    ];
+    named.into_iter().flatten().chain(further.ids(event))
 }

@@ -40,15 +40,22 @@ pub(crate) fn documents(
 }
 
 pub(crate) fn document(connection: &Connection, id: &str) -> Result<Option<Document>, StoreFault> {
-    let row = connection
+    let row = document_row(connection, id)?;
+    row.map(|row| row.document()).transpose()
+}
+
+pub(crate) fn document_row(
+    connection: &Connection,
+    id: &str,
+) -> Result<Option<DocumentRow>, StoreFault> {
+    connection
         .prepare_cached(&document_query())
         .and_then(|mut select| {
             select
                 .query_row([id_bytes(id)], DocumentRow::read)
                 .optional()
         })
-        .map_err(fault)?;
-    row.map(|row| row.document()).transpose()
+        .map_err(fault)
 }
 
 pub(crate) fn newest(
@@ -151,8 +158,17 @@ fn messages(
         for key in keys.map_err(fault)? {
             let key: i64 = key.map_err(fault)?;
             let row = select.query_row([key], DocumentRow::read).optional();
-            // One that is missing is for `log verify` to name.
-            found.extend(row.map_err(fault)?.map(|row| row.document()).transpose()?);
+            // A link is only a hint: what it leads to says itself whose it is. A list without it would look complete.
+            let of_session = row.map_err(fault)?.filter(|row| {
+                row.kind == ResourceKind::Message.number() && row.links.session == Some(session)
+            });
+            let Some(row) = of_session else {
+                return Err(StoreFault::new(format!(
+                    "the list of messages of the session at position {} is damaged at {key}; run `reprise log verify`",
+                    session.0
+                )));
+            };
+            found.push(row.document()?);
         }
         Ok(found)
     })

@@ -9,14 +9,14 @@ use std::collections::BTreeSet;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use domain::{Documents, Event, FurtherLink, Kind, Position, Scratch};
+use domain::{Documents, Event, Position, Scratch};
 use engine::port::{StoreFault, StoredEvent};
 use rusqlite::{Connection, TransactionBehavior};
 
 use crate::audit::{Audit, AuditError, documents};
 use crate::directory::{self, OpenError};
 use crate::fault::fault;
-use crate::fold::{Problem, ProblemSubject, is_unfoldable, read_event, reseal};
+use crate::fold::{Problem, ProblemSubject, is_unfoldable, named, read_event, reseal};
 use crate::row::DocumentRow;
 use crate::schema::{self, Role};
 use crate::{backup, head_file, loss, migrate, notes, projection, read};
@@ -284,20 +284,6 @@ fn keep_after_gaps(audit: &Audit, aside: &Connection, kept: &NotFolded) -> Resul
         }
     }
     Ok(())
-}
-
-/// The documents that sealing an event may look at.
-fn named(event: &Event) -> impl Iterator<Item = &str> {
-    let owner = event.payload.get("task_id").and_then(canon::Value::as_str);
-    let further = event.kind().map_or(FurtherLink::None, Kind::further_link);
-    let named = [
-        Some(&*event.resource.id),
-        event.workspace_id.as_ref().map(|id| id.as_str()),
-        event.session_id.as_ref().map(|id| id.as_str()),
-        event.task_id.as_ref().map(|id| id.as_str()),
-        owner,
-    ];
-    named.into_iter().flatten().chain(further.ids(event))
 }
 
 fn compare(

@@ -193,6 +193,8 @@ pub(crate) struct Writer {
     run: Run,
     /// How many links gather before they are moved.
     recent_max: u64,
+    /// How many must have gathered before moving them is tried again.
+    recent_again: u64,
     purges: Purges,
 }
 
@@ -246,6 +248,7 @@ impl Writer {
             shared,
             run: Run::default(),
             recent_max: options.recent_max,
+            recent_again: 0,
             purges: Purges::default(),
         };
         Ok((writer, published))
@@ -257,24 +260,21 @@ impl Writer {
         let published = Arc::clone(&self.published);
         let is_due = published.with_usage(|usage| usage.is_due()) == Some(true);
         let run = self.run.take_due();
-        let recent_max = self.recent_max;
+        let recent_due = self.recent_max.max(self.recent_again);
+        let mut is_tidy = true;
         let (committed, events, written, owed) = self.transact(|transaction| {
             if is_due {
                 published.keep_usage(transaction.connection)?;
             }
-            if let Some(run) = run {
-                run.merge(transaction.connection)
-                    .map_err(CommitError::Fault)?;
-                transaction.counters.recent =
-                    recent::count(transaction.connection).map_err(commit_fault)?;
-            }
-            // After a merge, which takes out much of what would be moved.
-            if transaction.counters.recent > recent_max {
-                recent::move_all(transaction.connection).map_err(commit_fault)?;
-                transaction.counters.recent = 0;
+            if run.is_some() || transaction.counters.recent > recent_due {
+                is_tidy = tidy(transaction, run.as_ref(), recent_due)?;
             }
             turn(&directory, transaction, commit)
         })?;
+        if !is_tidy {
+            // Not before as many links again have gathered.
+            self.recent_again = self.counters.recent + self.recent_max;
+        }
         self.run.add(written);
         self.purges.add(owed);
         self.published.with_usage(|usage| {
@@ -560,6 +560,57 @@ fn upsert_api_key(connection: &Connection, key: &ApiKey) -> rusqlite::Result<()>
         ),
     )?;
     schema::seal_api_keys(connection)
+}
+
+/// Merges small blocks and moves links that have gathered, in the transaction under way. Nothing depends on either: where
+/// damage keeps it from being done, everything stays as it is, and whoever writes goes on. Returns whether it was done.
+fn tidy(
+    transaction: &mut Transaction<'_>,
+    run: Option<&Run>,
+    recent_max: u64,
+) -> Result<bool, CommitError> {
+    let connection = transaction.connection;
+    let execute = |statement: &str| {
+        let executed = connection
+            .prepare_cached(statement)
+            .and_then(|mut cached| cached.execute([]));
+        executed.map(drop).map_err(commit_fault)
+    };
+    execute("SAVEPOINT tidy")?;
+    match tidied(connection, transaction.counters.recent, run, recent_max) {
+        Ok(recent) => {
+            execute("RELEASE tidy")?;
+            transaction.counters.recent = recent;
+            Ok(true)
+        }
+        // SQLite has rolled back everything.
+        Err(fault) if connection.is_autocommit() => Err(CommitError::Fault(fault)),
+        Err(fault) => {
+            execute("ROLLBACK TO tidy")?;
+            execute("RELEASE tidy")?;
+            tracing::error!(%fault, "links or blocks of recent commits cannot be put in order; run `reprise log verify`");
+            Ok(false)
+        }
+    }
+}
+
+/// Does so, and returns how many links have gathered then.
+fn tidied(
+    connection: &Connection,
+    mut recent: u64,
+    run: Option<&Run>,
+    recent_max: u64,
+) -> Result<u64, StoreFault> {
+    if let Some(run) = run {
+        run.merge(connection)?;
+        recent = recent::count(connection).map_err(fault)?;
+    }
+    // After a merge, which takes out much of what would be moved.
+    if recent > recent_max {
+        recent::move_all(connection).map_err(fault)?;
+        recent = 0;
+    }
+    Ok(recent)
 }
 
 type Done = (

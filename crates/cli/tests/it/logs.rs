@@ -1,6 +1,8 @@
 //! `reprise log` on a data directory that a server has written.
 
 use std::fs;
+use std::io::{Read, Write};
+use std::net::TcpStream;
 
 use store::tamper::Tamper;
 
@@ -481,4 +483,43 @@ fn d6_a_changed_idempotency_key_is_found() {
         fs::write(&database, whole).unwrap();
     }
     world.ok(&["log", "verify"]);
+}
+
+/// What stands before a damaged block is delivered; then the stream says that it failed: its end is not that of a log.
+#[test]
+fn a_stream_that_comes_to_a_damaged_block_says_so_after_what_stands_before_it() {
+    let world = World::new();
+    let server = world.serve();
+    let task = world.submit("agent");
+    world.submit("agent");
+    server.stop();
+    let damage = Tamper::open(&world.data());
+    let key = damage.key(&task);
+    let mut events = damage.all_events();
+    events.retain(|event| event.links.task == Some(key));
+    let last = events.last().unwrap().position;
+    let block = damage.events(last);
+    let readable = events.iter();
+    let readable = readable.filter(|event| event.position < block[0].position);
+    let readable = readable.count();
+    assert!(readable > 0, "the end of a Task is a commit of its own");
+    damage.raw(last, |bytes| bytes[30] ^= 1);
+    drop(damage);
+    let server = world.serve();
+    let mut socket = TcpStream::connect(server.address()).unwrap();
+    let key = fs::read_to_string(world.data().join("api-key")).unwrap();
+    let request = format!(
+        "GET /v1/tasks/{task}/stream HTTP/1.0\r\nhost: 127.0.0.1\r\nharn-agents-protocol-version: \
+         agents-protocol-2026-04-25\r\nauthorization: Bearer {}\r\n\r\n",
+        key.trim()
+    );
+    socket.write_all(request.as_bytes()).unwrap();
+    let mut said = String::new();
+    socket.read_to_string(&mut said).unwrap();
+    let frames = said.matches("\nevent: ").count();
+    assert_eq!(frames, readable + 1, "{said}");
+    let last = said.rsplit("event: ").next().unwrap();
+    assert!(last.starts_with("error\n"), "{last}");
+    assert!(last.contains("internal_error"), "{last}");
+    server.stop();
 }

@@ -7,7 +7,7 @@ use std::hash::Hash;
 /// Two halves: what was put in or asked for since the last change of halves, and what was before. When the younger half is
 /// full, the older one is forgotten.
 #[derive(Debug)]
-pub(super) struct Recent<K, V> {
+pub(crate) struct Recent<K, V> {
     young: HashMap<K, (V, usize)>,
     young_weight: usize,
     old: HashMap<K, (V, usize)>,
@@ -17,7 +17,7 @@ pub(super) struct Recent<K, V> {
 
 impl<K: Hash + Eq, V> Recent<K, V> {
     /// Makes one for things that together weigh no more than this.
-    pub(super) fn new(weight_max: usize) -> Self {
+    pub(crate) fn new(weight_max: usize) -> Self {
         Self {
             young: HashMap::new(),
             young_weight: 0,
@@ -26,14 +26,14 @@ impl<K: Hash + Eq, V> Recent<K, V> {
         }
     }
 
-    pub(super) fn get<Q: Hash + Eq + ?Sized>(&mut self, key: &Q) -> Option<&V>
+    pub(crate) fn get<Q: Hash + Eq + ?Sized>(&mut self, key: &Q) -> Option<&V>
     where
         K: Borrow<Q>,
     {
         self.get_mut(key).map(|value| &*value)
     }
 
-    pub(super) fn get_mut<Q: Hash + Eq + ?Sized>(&mut self, key: &Q) -> Option<&mut V>
+    pub(crate) fn get_mut<Q: Hash + Eq + ?Sized>(&mut self, key: &Q) -> Option<&mut V>
     where
         K: Borrow<Q>,
     {
@@ -42,6 +42,22 @@ impl<K: Hash + Eq, V> Recent<K, V> {
             self.young.insert(key, (value, weight));
         }
         self.young.get_mut(key).map(|(value, _)| value)
+    }
+
+    /// Returns what one thing may weigh without all others being forgotten for it.
+    pub(crate) fn weight_max(&self) -> usize {
+        self.weight_max
+    }
+
+    pub(crate) fn remove<Q: Hash + Eq + ?Sized>(&mut self, key: &Q) -> Option<V>
+    where
+        K: Borrow<Q>,
+    {
+        if let Some((value, weight)) = self.young.remove(key) {
+            self.young_weight -= weight;
+            return Some(value);
+        }
+        self.old.remove(key).map(|(value, _)| value)
     }
 
     fn make_room(&mut self, weight: usize) -> bool {
@@ -54,7 +70,7 @@ impl<K: Hash + Eq, V> Recent<K, V> {
     }
 
     /// Puts something in; true when something was forgotten for it.
-    pub(super) fn insert(&mut self, key: K, value: V, weight: usize) -> bool {
+    pub(crate) fn insert(&mut self, key: K, value: V, weight: usize) -> bool {
         let has_forgotten = self.make_room(weight);
         self.old.remove(&key);
         self.young_weight += weight;
@@ -65,7 +81,7 @@ impl<K: Hash + Eq, V> Recent<K, V> {
     }
 
     /// Returns what is there, or puts something in; with whether something was forgotten for it.
-    pub(super) fn get_or_insert(
+    pub(crate) fn get_or_insert(
         &mut self,
         key: K,
         weight: usize,
@@ -78,7 +94,7 @@ impl<K: Hash + Eq, V> Recent<K, V> {
         (&mut entry.0, has_forgotten)
     }
 
-    pub(super) fn clear(&mut self) {
+    pub(crate) fn clear(&mut self) {
         self.young.clear();
         self.young_weight = 0;
         self.old.clear();

@@ -24,6 +24,8 @@ pub enum Call {
     Events,
     /// Anything else that a reader of a resource can cause.
     Read,
+    /// The bytes of a blob.
+    Blob,
     /// Everything else but commits.
     Other,
 }
@@ -164,13 +166,12 @@ impl<L: Layer> BlobStore for Layered<L> {
     }
 
     fn blob(&self, digest: Digest) -> BoxFuture<'_, Result<Option<Vec<u8>>, StoreFault>> {
-        self.layer
-            .call(Call::Other, move || self.store.blob(digest))
+        self.layer.call(Call::Blob, move || self.store.blob(digest))
     }
 
     fn blob_as_stored(&self, digest: Digest) -> BoxFuture<'_, Result<Option<Vec<u8>>, StoreFault>> {
         self.layer
-            .call(Call::Other, move || self.store.blob_as_stored(digest))
+            .call(Call::Blob, move || self.store.blob_as_stored(digest))
     }
 }
 

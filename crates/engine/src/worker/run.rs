@@ -1,7 +1,8 @@
 //! One attempt at a Task: steps its workflow over what is recorded, then performs what is not.
 //!
 //! Progress is buffered as moves and flushed before anything is performed, so that the result of one effect and the
-//! intent of the next share a commit.
+//! intent of the next share a commit. A run that waits for people is kept as it stands (`paused`), and goes on with what
+//! the log says since.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -16,6 +17,7 @@ use serde_json::json;
 use tokio::sync::watch;
 
 use super::Signal;
+use super::paused::{PausedRun, Progress, weight_of};
 use super::queue::Job;
 use crate::engine::Engine;
 use crate::port::{Fence, StoredEvent};
@@ -25,8 +27,8 @@ use crate::refused::Refused;
 use crate::turn::{Lease, RefusedCommand};
 use crate::view;
 use runs::workflow::{
-    self, Answers, EffectAnswer, EffectKind, EffectRequest, Note, ProducedArtifact, Start, Step,
-    Transcript,
+    self, Answers, EffectAnswer, EffectKind, EffectRequest, Machine, Note, ProducedArtifact, Start,
+    Step, Transcript,
 };
 
 /// How an attempt at a Task ended.
@@ -45,11 +47,7 @@ pub(super) struct Run<'a> {
     /// The epoch of the Task's lease, once it is held.
     pub(super) epoch: Option<u64>,
     pub(super) moves: Vec<Move>,
-    /// The last model request: the next one usually goes on from it.
-    last_request: Option<(String, Transcript)>,
-    checkpoints: u64,
-    /// The version of the workflow that this attempt steps.
-    workflow: Option<Digest>,
+    progress: Progress,
     /// How pieces of streamed text are marked, when a replay goes on live.
     pub(super) streams_as: Option<domain::ReplayMark>,
     /// True once the result of an effect is durable: the attempt has come to something.
@@ -61,10 +59,43 @@ pub(super) struct Run<'a> {
 
 /// The effects a Task's log holds.
 #[derive(Default)]
-struct Record {
+pub(super) struct Record {
     requested: BTreeMap<String, Digest>,
     recorded: Answers,
     workflow: Option<Digest>,
+}
+
+impl Record {
+    /// Returns what it says of some effects.
+    fn of(&self, effects: &[EffectRequest]) -> Self {
+        let keys = || effects.iter().map(|effect| &effect.key);
+        let requested = keys().filter_map(|key| self.requested.get_key_value(key));
+        let recorded = keys().filter_map(|key| self.recorded.get_key_value(key));
+        Self {
+            requested: requested.map(|(key, at)| (key.clone(), *at)).collect(),
+            recorded: recorded
+                .map(|(key, at)| (key.clone(), at.clone()))
+                .collect(),
+            workflow: self.workflow,
+        }
+    }
+}
+
+/// A run that stands at a step: what it asks for, and what its log says of that and of what follows.
+struct Standing {
+    machine: Box<dyn Machine>,
+    effects: Vec<EffectRequest>,
+    record: Record,
+}
+
+/// What there is for the effects of a step.
+enum Gathered {
+    /// The result of each.
+    Answers(Vec<EffectAnswer>),
+    /// Nothing yet: people have to be asked.
+    Questions(Vec<EffectRequest>),
+    /// Nothing: the Task has failed.
+    Failed,
 }
 
 impl<'a> Run<'a> {
@@ -75,9 +106,7 @@ impl<'a> Run<'a> {
             id: job.id.clone(),
             epoch: job.epoch,
             moves: Vec::new(),
-            last_request: None,
-            checkpoints: 0,
-            workflow: None,
+            progress: Progress::default(),
             streams_as: None,
             has_recorded: false,
             signals: job.signals.clone(),
@@ -102,10 +131,84 @@ impl<'a> Run<'a> {
     }
 
     async fn advance(&mut self, task: &Task) -> Result<(), Refused> {
+        let standing = match self.resume().await? {
+            Some(standing) => Some(standing),
+            None => self.begin(task).await?,
+        };
+        let Some(standing) = standing else {
+            return Ok(());
+        };
+        let Standing {
+            mut machine,
+            mut effects,
+            record,
+        } = standing;
+        loop {
+            let asks = |effect: &EffectRequest| matches!(effect.kind, EffectKind::Ask(_));
+            let step = effects.iter().any(asks).then(|| effects.clone());
+            let answers = match self.effects(&record, effects).await? {
+                Gathered::Answers(answers) => answers,
+                Gathered::Questions(questions) => {
+                    let asked = self.push_questions(task, questions).await?;
+                    if let (Some(effects), Some(asked)) = (step, asked) {
+                        // Before the commit: whoever is told of it may be answered before this worker goes on.
+                        let known = record.of(&effects);
+                        let paused = PausedRun {
+                            machine,
+                            effects,
+                            known,
+                            asked,
+                            progress: self.progress.clone(),
+                        };
+                        self.engine.shared.work.paused.put(self.key, paused);
+                    }
+                    return self.flush().await;
+                }
+                Gathered::Failed => return Ok(()),
+            };
+            let held = answers.iter().map(|answer| weight_of(&answer.value));
+            self.progress.weight += held.sum::<usize>();
+            effects = match self.step(&mut *machine, &record, &answers).await? {
+                Some(effects) => effects,
+                None => return Ok(()),
+            };
+        }
+    }
+
+    /// Takes up the run that waited, if it is still known, with what was recorded since.
+    async fn resume(&mut self) -> Result<Option<Standing>, Refused> {
+        let Some(paused) = self.engine.shared.work.paused.take(self.key) else {
+            return Ok(None);
+        };
+        // What the run was told is on record with its question: both are in one commit. Nobody else asks under this id.
+        let asked = self.engine.shared_document(paused.asked.as_str()).await?;
+        if asked.is_none() {
+            return Ok(None);
+        }
+        let mut record = paused.known;
+        let mut after = paused.progress.through;
+        while let Some(events) = self.next_events(&mut after).await? {
+            for (_, mut event) in events {
+                self.note(&mut record, &mut event).await?;
+            }
+        }
+        self.progress = paused.progress;
+        self.progress.through = after;
+        Ok(Some(Standing {
+            machine: paused.machine,
+            effects: paused.effects,
+            record,
+        }))
+    }
+
+    /// Begins a run over what is recorded of it; none when that is impossible, and the Task has failed.
+    async fn begin(&mut self, task: &Task) -> Result<Option<Standing>, Refused> {
         let workflows = &self.engine.shared.workflows;
         let Some(newest) = workflows.find(&task.workflow) else {
             let message = format!("this server has no workflow `{}`", task.workflow);
-            return self.fail("workflow_unavailable", message, Map::new()).await;
+            self.fail("workflow_unavailable", message, Map::new())
+                .await?;
+            return Ok(None);
         };
         match task.status {
             Status::Submitted => self.moves.push(Move::Start {
@@ -113,7 +216,7 @@ impl<'a> Run<'a> {
             }),
             Status::InputRequired | Status::AuthRequired => self.moves.push(Move::Recover),
             Status::Working => {}
-            Status::Completed | Status::Failed | Status::Canceled => return Ok(()),
+            Status::Completed | Status::Failed | Status::Canceled => return Ok(None),
         }
         // A Task that has not begun has no record; everything else starts with reading it.
         let record = match task.status {
@@ -130,56 +233,70 @@ impl<'a> Run<'a> {
                 "workflow `{}` has changed since this task began",
                 task.workflow
             );
-            return self.fail("workflow_changed", message, Map::new()).await;
+            self.fail("workflow_changed", message, Map::new()).await?;
+            return Ok(None);
         };
-        self.workflow = Some(workflow::digest(workflow.as_ref()));
+        self.progress.workflow = Some(workflow::digest(workflow.as_ref()));
         let start = start_of(self.engine, task).await?;
+        let held = start.persona.iter().chain([&start.input]).map(weight_of);
+        self.progress.weight += held.sum::<usize>();
         let mut machine = workflow.begin(&start);
-        let mut step = machine.step(&[]);
-        loop {
-            match step {
-                Step::Request {
-                    notes,
-                    checkpoint,
-                    effects,
-                } => {
-                    self.checkpoints += u64::from(checkpoint);
-                    // What a step tells is committed with its first intent: either both are in the log or neither.
-                    let is_new = effects
-                        .iter()
-                        .all(|effect| !record.requested.contains_key(&effect.key));
-                    if is_new {
-                        self.push_notes(notes);
-                        if checkpoint {
-                            self.moves.push(Move::Checkpoint {
-                                number: self.checkpoints,
-                                state: machine.state(),
-                            });
-                        }
+        let effects = self.step(&mut *machine, &record, &[]).await?;
+        Ok(effects.map(|effects| Standing {
+            machine,
+            effects,
+            record,
+        }))
+    }
+
+    /// Takes the next step: returns the effects that it asks for, or ends the Task.
+    async fn step(
+        &mut self,
+        machine: &mut dyn Machine,
+        record: &Record,
+        answers: &[EffectAnswer],
+    ) -> Result<Option<Vec<EffectRequest>>, Refused> {
+        match machine.step(answers) {
+            Step::Request {
+                notes,
+                checkpoint,
+                effects,
+            } => {
+                self.progress.checkpoints += u64::from(checkpoint);
+                // What a step tells is committed with its first intent: either both are in the log or neither.
+                let is_new = effects
+                    .iter()
+                    .all(|effect| !record.requested.contains_key(&effect.key));
+                if is_new {
+                    self.push_notes(notes);
+                    if checkpoint {
+                        self.moves.push(Move::Checkpoint {
+                            number: self.progress.checkpoints,
+                            state: machine.state(),
+                        });
                     }
-                    let Some(answers) = self.effects(task, &record, effects).await? else {
-                        return Ok(());
-                    };
-                    step = machine.step(&answers);
                 }
-                Step::Done {
-                    notes,
-                    text,
-                    summary,
-                    products,
-                } => {
-                    self.push_notes(notes);
-                    return self.complete(text, summary, products).await;
-                }
-                Step::Failed {
-                    notes,
-                    code,
-                    message,
-                    details,
-                } => {
-                    self.push_notes(notes);
-                    return self.fail(&code, message, details).await;
-                }
+                Ok(Some(effects))
+            }
+            Step::Done {
+                notes,
+                text,
+                summary,
+                products,
+            } => {
+                self.push_notes(notes);
+                self.complete(text, summary, products).await?;
+                Ok(None)
+            }
+            Step::Failed {
+                notes,
+                code,
+                message,
+                details,
+            } => {
+                self.push_notes(notes);
+                self.fail(&code, message, details).await?;
+                Ok(None)
             }
         }
     }
@@ -200,7 +317,7 @@ impl<'a> Run<'a> {
         }))
     }
 
-    async fn record(&self) -> Result<Record, Refused> {
+    async fn record(&mut self) -> Result<Record, Refused> {
         let mut record = Record::default();
         // Whoever reads the whole log spares the turn that ends the Task from doing so.
         let mut fold = TaskFold::default();
@@ -211,6 +328,7 @@ impl<'a> Run<'a> {
                 self.note(&mut record, &mut event).await?;
             }
         }
+        self.progress.through = after;
         self.engine.shared.folds.offer(self.key, fold);
         Ok(record)
     }
@@ -262,13 +380,12 @@ impl<'a> Run<'a> {
         Ok(())
     }
 
-    /// Returns the results of effects, or none when the Task now waits for somebody.
+    /// Gathers the results of effects.
     async fn effects(
         &mut self,
-        task: &Task,
         record: &Record,
         effects: Vec<EffectRequest>,
-    ) -> Result<Option<Vec<EffectAnswer>>, Refused> {
+    ) -> Result<Gathered, Refused> {
         let mut answers: Vec<Option<EffectAnswer>> = vec![None; effects.len()];
         let mut to_perform = Vec::new();
         let mut to_ask = Vec::new();
@@ -285,7 +402,7 @@ impl<'a> Run<'a> {
                 return self
                     .fail("effect_diverged", message, details)
                     .await
-                    .map(|()| None);
+                    .map(|()| Gathered::Failed);
             }
             if let Some(answer) = record.recorded.get(&effect.key) {
                 *slot = Some(answer.clone());
@@ -308,7 +425,7 @@ impl<'a> Run<'a> {
                 return self
                     .fail("effect_result_unknown", message, details)
                     .await
-                    .map(|()| None);
+                    .map(|()| Gathered::Failed);
             }
             match effect.kind {
                 EffectKind::Ask(_) => to_ask.push(effect),
@@ -317,13 +434,13 @@ impl<'a> Run<'a> {
         }
         // A step asks people or performs something, never both: whoever waits performs nothing.
         if !to_ask.is_empty() {
-            return self.ask(task, to_ask).await.map(|()| None);
+            return Ok(Gathered::Questions(to_ask));
         }
         if !to_perform.is_empty() {
             self.flush().await?;
             self.perform(to_perform, &mut answers).await?;
         }
-        Ok(Some(answers.into_iter().flatten().collect()))
+        Ok(Gathered::Answers(answers.into_iter().flatten().collect()))
     }
 
     /// Asks people; the Task waits for all of their answers.
@@ -332,13 +449,27 @@ impl<'a> Run<'a> {
         task: &Task,
         questions: Vec<EffectRequest>,
     ) -> Result<(), Refused> {
+        self.push_questions(task, questions).await?;
+        self.flush().await
+    }
+
+    /// Collects questions to people. Returns the id of one that was not asked before.
+    async fn push_questions(
+        &mut self,
+        task: &Task,
+        questions: Vec<EffectRequest>,
+    ) -> Result<Option<PermissionId>, Refused> {
+        let mut new = None;
         for effect in questions {
             let EffectKind::Ask(ask) = effect.kind else {
                 continue;
             };
             let request = match self.earlier_request(task, &effect.key).await? {
                 Some(request) => request,
-                None => PermissionId::from_body(&self.engine.shared.ids.body()),
+                None => {
+                    let made = PermissionId::from_body(&self.engine.shared.ids.body());
+                    new.insert(made).clone()
+                }
             };
             let action = effect.request.get("action").cloned().unwrap_or_default();
             self.moves.push(Move::Ask {
@@ -349,7 +480,7 @@ impl<'a> Run<'a> {
                 action,
             });
         }
-        self.flush().await
+        Ok(new)
     }
 
     /// Finds the request under which a Task that goes on after a restart asked for this before.
@@ -373,15 +504,19 @@ impl<'a> Run<'a> {
     /// Tells a model request's messages by their digests, after those of the request before it.
     fn request_parts(&mut self, effect: &EffectRequest) -> Option<RequestParts> {
         let messages = effect.messages.as_ref()?;
-        let since = self.last_request.as_ref().and_then(|(key, earlier)| {
-            let added = messages.added_since(earlier)?;
-            Some((Some(key.clone()), added))
-        });
+        let since = self
+            .progress
+            .last_request
+            .as_ref()
+            .and_then(|(key, earlier)| {
+                let added = messages.added_since(earlier)?;
+                Some((Some(key.clone()), added))
+            });
         let (base, added) = match since {
             Some(since) => since,
             None => (None, messages.added_since(&Transcript::default())?),
         };
-        self.last_request = Some((effect.key.clone(), messages.clone()));
+        self.progress.last_request = Some((effect.key.clone(), messages.clone()));
         Some(RequestParts { base, added })
     }
 
@@ -504,7 +639,7 @@ impl<'a> Run<'a> {
         let mut faults = 0;
         let order = AdvanceTask {
             id: self.id.clone(),
-            workflow: self.workflow,
+            workflow: self.progress.workflow,
             moves,
         };
         let mut command = Command {
@@ -529,6 +664,9 @@ impl<'a> Run<'a> {
                         self.epoch = done.epoch;
                     }
                     self.has_recorded |= records;
+                    if let Some((last, _)) = done.written.events().last() {
+                        self.progress.through = last.position;
+                    }
                     return Ok(());
                 }
                 Err(not_done) => not_done,

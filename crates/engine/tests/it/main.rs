@@ -8,6 +8,7 @@
     reason = "tests"
 )]
 
+mod approvals;
 mod cache;
 mod containment;
 mod contracts;
@@ -15,6 +16,7 @@ mod contracts_together;
 mod door;
 mod governed_time;
 mod hand;
+mod imported;
 mod interrupt;
 mod keys;
 mod lifecycle;

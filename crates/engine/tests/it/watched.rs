@@ -15,6 +15,8 @@ pub(crate) struct Watch {
     pub(crate) document_reads: AtomicUsize,
     /// Reads of all kinds so far that a reader of a resource can cause.
     pub(crate) reads: AtomicUsize,
+    /// Reads of blobs so far.
+    pub(crate) blob_reads: AtomicUsize,
     /// Events read so far.
     pub(crate) events_read: AtomicUsize,
     /// The documents that each commit expected to be as they were.
@@ -97,6 +99,9 @@ impl Layer for Watch {
             }
             Call::Read => {
                 self.reads.fetch_add(1, Ordering::Relaxed);
+            }
+            Call::Blob => {
+                self.blob_reads.fetch_add(1, Ordering::Relaxed);
             }
             Call::Events | Call::Other => {}
         }

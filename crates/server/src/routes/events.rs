@@ -1,5 +1,7 @@
 //! Events: by id, in ranges, and as streams. Bytes go out as they were stored (AP-EVT-07).
 
+use std::borrow::Cow;
+
 use engine::{EventRange, Filters};
 
 use super::Routes;
@@ -70,8 +72,11 @@ async fn page(call: &Call, filters: Filters) -> Reply {
 /// The header is what a client that reconnects knows best: it wins over the query it first connected with.
 async fn open(call: &Call, filters: Filters) -> Reply {
     let in_query = call.event_cursor()?;
-    let in_header = call.header("last-event-id").filter(|id| !id.is_empty());
-    let cursor = in_header.map(str::to_owned).or(in_query);
+    // One that is no text names no event. Taken for none, it would bring all of the history again.
+    let in_header = call.headers().get("last-event-id");
+    let in_header = in_header.map(|id| String::from_utf8_lossy(id.as_bytes()));
+    let in_header = in_header.filter(|id| !id.is_empty());
+    let cursor = in_header.map(Cow::into_owned).or(in_query);
     sse::open(call, range(filters, cursor, 1)).await
 }
 

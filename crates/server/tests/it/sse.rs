@@ -130,7 +130,13 @@ async fn ap_sse_05_11_live_frames_follow_history_and_a_resume_misses_nothing() {
 async fn ap_sse_06_c_17_a_cursor_that_cannot_be_used_is_one_error_frame() {
     let server = Server::start().await;
     let api = server.client();
-    for cursor in ["event_testlog1_9999999999999999", "nonsense"] {
+    let cursors: [&[u8]; 4] = [
+        b"event_testlog1_9999999999999999",
+        b"nonsense",
+        "é".as_bytes(),
+        b"\xff",
+    ];
+    for cursor in cursors {
         let request = api
             .request("GET", "/v1/events/stream")
             .header("Last-Event-ID", cursor);

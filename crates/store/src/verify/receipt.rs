@@ -5,7 +5,7 @@
 use std::collections::BTreeMap;
 
 use canon::{Digest, sha256};
-use domain::{Document, Documents, Event, Kind, Position, ResourceKind, State, payload};
+use domain::{Document, Event, Kind, Position, ResourceKind, State, payload};
 use receipts::merkle::{self, Frontier};
 use receipts::walk::Walk;
 
@@ -59,15 +59,11 @@ impl Check<'_> {
     pub(super) fn receipts(&mut self) -> Result<(), AuditError> {
         let issued = std::mem::take(&mut self.issued);
         // Behind an issue that cannot be read, chains and tree cannot be judged.
-        let unread = self.damaged.iter().any(|key| {
-            if self.gone.contains(key) {
-                return false;
+        for key in self.damaged.difference(&self.gone) {
+            let document = self.folded.find_key(self.audit, *key)?;
+            if document.is_some_and(|document| document.state.kind() == ResourceKind::Receipt) {
+                return Ok(());
             }
-            let document = self.ids.get(key).and_then(|id| self.scratch.document(id));
-            document.is_some_and(|document| document.state.kind() == ResourceKind::Receipt)
-        });
-        if unread {
-            return Ok(());
         }
         let mut walk = Walk::default();
         for receipt in &issued {
@@ -229,13 +225,9 @@ impl Check<'_> {
 impl Check<'_> {
     /// Returns the signed heads by size: id and root.
     fn heads(&self) -> BTreeMap<u64, (Box<str>, Digest)> {
-        let documents = self.scratch.iter();
-        let heads = documents.filter_map(|document| match &document.state {
-            State::Batch(batch) if !self.damaged.contains(&document.key) => {
-                Some((batch.size, (document.id.clone(), batch.root)))
-            }
-            _ => None,
-        });
+        let heads = self.folded.heads().into_iter();
+        let heads = heads.filter(|(key, _)| !self.damaged.contains(key));
+        let heads = heads.map(|(_, (id, size, root))| (size, (id, root)));
         heads.collect()
     }
 }

@@ -1,6 +1,6 @@
 //! A log that is not as it should be: each damage is named, once, where it is.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::Path;
 
@@ -261,6 +261,60 @@ fn stray_files_among_the_blobs_are_named() {
     let named = |text: &str| problems.iter().any(|found| found.problem.contains(text));
     assert!(named("blobs/zz/"), "{problems:#?}");
     assert!(named("which is missing"), "{problems:#?}");
+}
+
+/// What changes of a document, by its key.
+type Rows = BTreeMap<i64, (i64, i64, i64, i64, Vec<u8>)>;
+
+fn rows(directory: &Path) -> Rows {
+    let connection = rusqlite::Connection::open(directory.join("reprise.db")).unwrap();
+    let text = "SELECT key, version, tip, open, updated_at, body FROM documents";
+    let mut select = connection.prepare(text).unwrap();
+    let rows = select.query_map([], |row| {
+        let rest = (
+            row.get(1)?,
+            row.get(2)?,
+            row.get(3)?,
+            row.get(4)?,
+            row.get(5)?,
+        );
+        Ok((row.get(0)?, rest))
+    });
+    rows.unwrap().map(Result::unwrap).collect()
+}
+
+/// It was right once, so that nothing but the events after it tells.
+#[test]
+fn a_document_that_lost_its_last_changes_is_named() {
+    let home = tempfile::tempdir().unwrap();
+    let store = open(home.path());
+    let mut model = Model::new(&store);
+    (0..20).for_each(|what| model.step(&store, (what, 0, 1)));
+    let earlier = rows(home.path());
+    (0..20).for_each(|what| model.step(&store, (what, 0, 150)));
+    store.close();
+    let later = rows(home.path());
+    let put = |key: i64, row: &(i64, i64, i64, i64, Vec<u8>)| {
+        let connection = rusqlite::Connection::open(home.path().join("reprise.db")).unwrap();
+        let update = "UPDATE documents SET version = ?2, tip = ?3, open = ?4, updated_at = ?5, body = ?6 WHERE key = ?1";
+        let values = (key, row.0, row.1, row.2, row.3, &row.4);
+        assert_eq!(connection.execute(update, values).unwrap(), 1);
+    };
+    let mut changed = 0;
+    for (key, row) in earlier.iter().filter(|(key, row)| later[key] != **row) {
+        put(*key, row);
+        let (what, problem) = only_problem(home.path());
+        let ProblemSubject::Document(named, _) = what else {
+            panic!("{what:?}");
+        };
+        assert_eq!(named.0, key.cast_unsigned());
+        let says = "differs from the fold of its events in version, tip";
+        assert!(problem.starts_with(says), "{problem}");
+        put(*key, &later[key]);
+        changed += 1;
+    }
+    assert!(changed > 1, "{changed}");
+    assert_eq!(verify(home.path()).problems, vec![]);
 }
 
 #[test]

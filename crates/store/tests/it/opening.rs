@@ -6,6 +6,7 @@ use std::time::{Duration, Instant};
 
 use engine::port::suite::{Model, agrees, wait};
 use engine::port::{ApiKey, BlobStore, CommitError, KeyStore, LeaseOwners, LeaseStore, Store};
+use store::tamper::Tamper;
 use store::{OpenError, Options, SqliteStore};
 
 use crate::home::{filled, open};
@@ -198,4 +199,32 @@ fn only_the_owner_can_look_into_a_new_directory() {
     open(&directory).close();
     let mode = fs::metadata(&directory).unwrap().permissions().mode();
     assert_eq!(mode & 0o077, 0, "{mode:o}");
+}
+
+/// What a start only warns about must not keep it from starting: the events behind a damaged block are worked with.
+#[test]
+fn a_damaged_block_among_the_newest_events_keeps_nobody_from_starting() {
+    let home = tempfile::tempdir().unwrap();
+    let model = filled(home.path());
+    let tables = Tamper::open(home.path());
+    tables.run("DELETE FROM claims");
+    let newest = model.events().last().unwrap().position;
+    let earlier = model.events().iter().rev();
+    let earlier = earlier.map(|event| event.position);
+    // The newest block says how far the log has come.
+    let damaged = earlier
+        .filter(|position| position.0 + 8 < newest.0)
+        .find(|position| {
+            !tables
+                .events(*position)
+                .iter()
+                .any(|event| event.position == newest)
+        });
+    tables.raw(damaged.unwrap(), |bytes| {
+        if let Some(byte) = bytes.last_mut() {
+            *byte ^= 1;
+        }
+    });
+    drop(tables);
+    open(home.path()).close();
 }

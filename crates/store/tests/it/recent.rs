@@ -5,7 +5,7 @@ use std::path::Path;
 
 use domain::{Position, ResourceKind, Timestamp};
 use engine::port::suite::{Model, agrees, steps, wait};
-use engine::port::{Commit, ListQuery, Scope, SealedTurn, Store, StoredEvent};
+use engine::port::{Commit, ListQuery, NewestQuery, Scope, SealedTurn, Store, StoredEvent};
 use proptest::prelude::*;
 use rusqlite::Connection;
 use store::tamper::Tamper;
@@ -127,6 +127,102 @@ fn a_doubled_link_stops_nobody() {
     }
     agrees(&store, &model);
     store.close();
+    assert_eq!(verify(home.path()).problems, vec![]);
+}
+
+/// What a list of Messages says when something is wrong with it.
+fn listing_fault(directory: &Path, session: Position) -> String {
+    let query = ListQuery {
+        kind: ResourceKind::Message,
+        scope: Scope::Session(session),
+        open_only: false,
+        after: Position::START,
+        limit: 1_000,
+    };
+    let newest = NewestQuery {
+        kind: ResourceKind::Message,
+        scope: Scope::Session(session),
+        before: None,
+        limit: 1_000,
+    };
+    let store = open(directory);
+    let listed = wait(store.list(query)).unwrap_err().to_string();
+    assert_eq!(wait(store.newest(newest)).unwrap_err().to_string(), listed);
+    store.close();
+    listed
+}
+
+/// A link that leads to a Message of another Session, to something else or to nothing never shows it, and never makes a list
+/// that is short look whole.
+#[test]
+fn a_list_of_messages_believes_no_link() {
+    let home = tempfile::tempdir().unwrap();
+    let mut model = filled_by(open_gathering(home.path(), 512));
+    let store = open(home.path());
+    for number in 0..6 {
+        model.step(&store, (1, number, 1));
+        model.step(&store, (4, number, 90));
+    }
+    store.close();
+    let database = home.path().join("reprise.db");
+    let whole = fs::read(&database).unwrap();
+    let documents = model.documents();
+    let messages = || {
+        let of_kind = documents.iter();
+        of_kind.filter(|known| known.state.kind() == ResourceKind::Message)
+    };
+    let message = messages().next().unwrap();
+    let session = message.links.session.unwrap();
+    let other = messages()
+        .find(|known| known.links.session != Some(session))
+        .unwrap();
+    let task = documents
+        .iter()
+        .find(|known| known.state.kind() == ResourceKind::Task)
+        .unwrap();
+    for key in [other.key, task.key, Position(99_999)] {
+        let insert = format!(
+            "INSERT INTO recent_links VALUES ({}, {}, 4)",
+            key.0, session.0
+        );
+        tamper(home.path(), &insert);
+        let said = listing_fault(home.path(), session);
+        assert!(said.contains("run `reprise log verify`"), "{said}");
+        assert!(!verify(home.path()).problems.is_empty());
+        fs::write(&database, &whole).unwrap();
+    }
+    Tamper::open(home.path()).lose_document(&message.id);
+    let said = listing_fault(home.path(), session);
+    assert!(said.contains("run `reprise log verify`"), "{said}");
+}
+
+/// Damage that keeps links from being moved: everybody goes on to write.
+#[test]
+fn links_that_cannot_be_moved_stop_nobody() {
+    let home = tempfile::tempdir().unwrap();
+    let mut model = filled_by(open_gathering(home.path(), 512));
+    let store = open_gathering(home.path(), 0);
+    // Where Messages are moved to, something stands in the way that no insert passes.
+    let way = Connection::open(home.path().join("reprise.db")).unwrap();
+    way.execute_batch(
+        "CREATE TRIGGER stuck BEFORE INSERT ON session_messages BEGIN SELECT RAISE(ABORT, 'stuck'); END",
+    )
+    .unwrap();
+    for number in 0..120_u8 {
+        model.step(&store, (2, number, 255));
+        model.step(&store, (4, number, 90));
+    }
+    agrees(&store, &model);
+    store.close();
+    let (gathered, _) = places(home.path());
+    assert!(gathered > 120, "{gathered}");
+    way.execute_batch("DROP TRIGGER stuck").unwrap();
+    drop(way);
+    let store = open_gathering(home.path(), 0);
+    model.step(&store, (4, 0, 90));
+    agrees(&store, &model);
+    store.close();
+    assert!(places(home.path()).0 < gathered);
     assert_eq!(verify(home.path()).problems, vec![]);
 }
 
