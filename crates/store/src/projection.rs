@@ -19,6 +19,7 @@ use receipts::merkle::{self, Frontier};
 use rusqlite::{Connection, OptionalExtension, TransactionBehavior};
 
 use crate::block::Block;
+use crate::derived;
 use crate::fault::fault;
 use crate::recent;
 use crate::row::{DocumentRow, further, sql};
@@ -186,9 +187,9 @@ pub(crate) fn rebuild_with_indexes(connection: &Connection) -> Result<(), StoreF
 fn rebuild_after(connection: &Connection, before_fold: &str) -> Result<(), StoreFault> {
     let mut all = all();
     begin(connection, &mut all)?;
-    // As a whole, which works also where the table is damaged: nothing in it is looked for.
-    connection
-        .execute_batch("DELETE FROM recent_links")
+    // Recent links go as a whole, which works also where single rows are damaged: nothing in the table is looked for.
+    derived::renew(connection)
+        .and_then(|()| connection.execute_batch("DELETE FROM recent_links"))
         .and_then(|()| connection.execute_batch(before_fold))
         .map_err(fault)?;
     fold(connection, &mut all)

@@ -28,7 +28,7 @@ use crate::head_file::HeadWriter;
 use crate::prune::{self, Headers};
 use crate::row::{DocumentRow, sql};
 use crate::table::Table;
-use crate::{blob, head_file, notes, projection, read, recent, schema, shape, write};
+use crate::{blob, derived, head_file, notes, projection, read, recent, schema, shape, write};
 
 /// How many events are read at a time.
 const CHUNK: usize = 512;
@@ -120,7 +120,13 @@ fn damage_of(connection: &Connection) -> Vec<String> {
 /// wrong nevertheless.
 fn mend_indexes(connection: &Connection, found: &[String]) -> Vec<String> {
     match projection::rebuild_with_indexes(connection) {
-        Ok(()) => damage_of(connection),
+        Ok(()) => {
+            let left = damage_of(connection);
+            match derived::explains(connection, &left) {
+                Ok(true) => Vec::new(),
+                _ => left,
+            }
+        }
         Err(error) => {
             let mut left = found.to_vec();
             left.push(error.to_string());
@@ -179,6 +185,7 @@ pub fn repair(directory: &Path) -> Result<Repair, AuditError> {
     for digest in &survey.repair.blobs {
         blob::remove_file(directory, digest)?;
     }
+    derived::compact(&connection).map_err(fault)?;
     prune::closed(&connection)?;
     if head {
         let kept = write::head_record(&connection)?;

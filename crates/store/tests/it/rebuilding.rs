@@ -7,10 +7,13 @@ use domain::{Event, Kind, Position};
 use engine::port::StoredEvent;
 use rusqlite::Connection;
 use store::tamper::Tamper;
-use store::{Options, Problem, ProblemSubject, SqliteStore, migrate, rebuild_and_write, repair};
+use store::{
+    Options, Problem, ProblemSubject, Repair, SqliteStore, migrate, rebuild_and_write, repair,
+};
 
 use crate::home::{filled, open, verify};
 use crate::migrating::golden;
+use crate::repair::copied;
 
 fn written(directory: &Path) -> (Vec<Problem>, std::path::PathBuf) {
     let (rebuilt, backup) = rebuild_and_write(directory, &mut |_, _| {}).unwrap();
@@ -270,4 +273,58 @@ fn u11_a_tree_that_does_not_give_a_signed_head_is_damage() {
             .any(|problem| problem.what == ProblemSubject::Tree),
         "{problems:#?}"
     );
+}
+
+/// A table that is folded from the rest is made anew where its first page is broken: nothing is lost with it.
+#[test]
+fn folded_tables_whose_pages_are_broken_are_made_anew() {
+    let whole = tour();
+    written(whole.path());
+    let before = folded(whole.path());
+    let tables = ["recent_links", "event_links", "session_messages", "leaves"];
+    for (table, at) in tables.into_iter().zip(0..) {
+        let home = tempfile::tempdir().unwrap();
+        copied(whole.path(), home.path());
+        let root = Tamper::open(home.path()).root_page(table) as usize;
+        let file = home.path().join("reprise.db");
+        let mut bytes = fs::read(&file).unwrap();
+        let page = &mut bytes[(root - 1) * 4096..root * 4096];
+        match at % 2 {
+            0 => page.fill(0),
+            _ => page[0] = 1,
+        }
+        fs::write(&file, &bytes).unwrap();
+        let damaged = store::verify(home.path(), &mut |_, _| {});
+        assert!(damaged.map_or(true, |report| !report.problems.is_empty()));
+        if at < 2 {
+            written(home.path());
+        } else {
+            let did = repair(home.path()).unwrap();
+            assert!(
+                !did.database.is_empty() && did.unmended.is_empty(),
+                "{did:?}"
+            );
+        }
+        assert_eq!(verify(home.path()).problems, vec![], "{table}");
+        assert_eq!(folded(home.path()), before, "{table}");
+        assert_eq!(repair(home.path()).unwrap(), Repair::default());
+        open(home.path()).close();
+        assert_eq!(verify(home.path()).problems, vec![], "{table}");
+    }
+}
+
+/// What a rebuild that was killed left is gone with the next one, and with the next start.
+#[test]
+fn what_a_killed_rebuild_left_is_removed() {
+    let home = tempfile::tempdir().unwrap();
+    filled(home.path());
+    let left = home.path().join("rebuild-4194305.tmp");
+    let other = home.path().join("rebuild-notes.tmp");
+    fs::write(&other, b"somebody's").unwrap();
+    fs::write(&left, b"half").unwrap();
+    written(home.path());
+    assert!(!left.exists());
+    fs::write(&left, b"half").unwrap();
+    open(home.path()).close();
+    assert!(!left.exists() && other.exists());
 }

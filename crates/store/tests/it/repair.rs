@@ -20,7 +20,7 @@ use crate::rebuilding::{flip, folded, issued, tour};
 
 const CHILD: &str = "REPRISE_REPAIR_TEST_CHILD";
 
-fn copied(from: &Path, to: &Path) -> PathBuf {
+pub(crate) fn copied(from: &Path, to: &Path) -> PathBuf {
     fs::create_dir_all(to).unwrap();
     for entry in fs::read_dir(from).unwrap() {
         let entry = entry.unwrap();
