@@ -2,7 +2,7 @@
 //!
 //! # Adding one
 //!
-//! 1. Its tables go into `schema`, and a type here says how it takes the next block of the log.
+//! 1. Its tables go into `schema` and `derived`, and a type here says how it takes the next block of the log.
 //! 2. It gets a row in [`all`]: a log that was written without it, or in another shape, is folded when it is next opened.
 //! 3. `verify` gets a check of it. `log rebuild --write` folds it again like the others.
 //!
