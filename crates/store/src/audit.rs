@@ -85,22 +85,7 @@ impl Audit {
         let connection = &view.connection;
         let meta = schema::meta(directory, connection)?;
         notes::check_tables(directory, connection)?;
-        let head = match Table::Events.holding(connection, u64::MAX)? {
-            None => Position::START,
-            Some(first) => {
-                let block = Table::Events.bytes(connection, first)?.unwrap_or_default();
-                let block = Block::decode(Position(first), &block).unwrap_or_default();
-                match block.events.last() {
-                    Some(last) => last.position,
-                    // A damaged block tells its place and not its length; the document that its last event changed does.
-                    None => {
-                        let tip = "SELECT ifnull(max(tip), 0) FROM documents";
-                        let tip = connection.query_row(tip, [], |row| row.get(0));
-                        Position(first.max(tip.map_err(fault)?))
-                    }
-                }
-            }
-        };
+        let head = head(connection)?;
         Ok(Self {
             directory: directory.to_owned(),
             view,
@@ -210,18 +195,7 @@ impl Audit {
     /// # Errors
     /// The database or the disk fails.
     pub fn blobs(&self) -> Result<BTreeSet<Digest>, AuditError> {
-        let mut select = self
-            .connection()
-            .prepare_cached("SELECT digest FROM blobs")
-            .map_err(fault)?;
-        let rows = select
-            .query_map([], |row| Ok(Digest::from_bytes(row.get(0)?)))
-            .map_err(fault)?;
-        let mut digests: BTreeSet<Digest> = rows.collect::<rusqlite::Result<_>>().map_err(fault)?;
-        let files = blob::files(&self.directory)
-            .map_err(AuditError::file(&directory::blobs(&self.directory)))?;
-        digests.extend(files);
-        Ok(digests)
+        blobs(&self.directory, self.connection())
     }
 
     /// Returns the files in the blobs' folder that do not stand where a blob would.
@@ -354,6 +328,40 @@ impl Audit {
         problems.retain(|problem| problem != "ok");
         Ok(problems)
     }
+}
+
+/// Returns the position of the last event.
+pub(crate) fn head(connection: &Connection) -> Result<Position, StoreFault> {
+    let Some((first, block)) = Table::Events.held(connection, u64::MAX)? else {
+        return Ok(Position::START);
+    };
+    let block = Block::decode(Position(first), &block).unwrap_or_default();
+    match block.events.last() {
+        Some(last) => Ok(last.position),
+        // A damaged block tells its place and not its length; the document that its last event changed does.
+        None => {
+            let tip = "SELECT ifnull(max(tip), 0) FROM documents";
+            let tip = connection.query_row(tip, [], |row| row.get(0));
+            Ok(Position(first.max(tip.map_err(fault)?)))
+        }
+    }
+}
+
+/// Returns the digests that blobs are stored under, in the database and in files.
+pub(crate) fn blobs(
+    directory: &Path,
+    connection: &Connection,
+) -> Result<BTreeSet<Digest>, AuditError> {
+    let mut select = connection
+        .prepare_cached("SELECT digest FROM blobs")
+        .map_err(fault)?;
+    let rows = select
+        .query_map([], |row| Ok(Digest::from_bytes(row.get(0)?)))
+        .map_err(fault)?;
+    let mut digests: BTreeSet<Digest> = rows.collect::<rusqlite::Result<_>>().map_err(fault)?;
+    let files = blob::files(directory).map_err(AuditError::file(&directory::blobs(directory)))?;
+    digests.extend(files);
+    Ok(digests)
 }
 
 pub(crate) fn documents(

@@ -19,6 +19,7 @@ mod block;
 mod checkpoint;
 mod claims;
 mod codec;
+mod derived;
 mod directory;
 mod erase;
 mod export;

@@ -25,6 +25,9 @@ const SMALL_BYTES: usize = 32 * 1024;
 /// How much content makes a merge worth its while. Reading one event decompresses all of it.
 const RUN_BYTES: usize = 112 * 1024;
 
+/// How many events a merged block has at most: what is lost with it is named event by event.
+const RUN_EVENTS_MAX: u64 = 256;
+
 /// A block as it was written.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct WrittenBlock {
@@ -54,6 +57,7 @@ impl WrittenBlock {
 pub(crate) struct Run {
     blocks: Vec<WrittenBlock>,
     content_bytes: usize,
+    events: u64,
 }
 
 impl Run {
@@ -66,15 +70,34 @@ impl Run {
                 *self = Self::default();
             }
             if block.content_bytes < SMALL_BYTES {
-                self.content_bytes += block.content_bytes;
-                self.blocks.push(block);
+                self.push(block);
             }
         }
     }
 
-    /// Returns the run when it is to be merged, and begins another one: one that cannot be merged is not tried again.
+    fn push(&mut self, block: WrittenBlock) {
+        self.content_bytes += block.content_bytes;
+        self.events += block.events;
+        self.blocks.push(block);
+    }
+
+    /// Returns the run when it is to be merged, as far as one block may reach, and begins another one with the rest: one that
+    /// cannot be merged is not tried again.
     pub(crate) fn take_due(&mut self) -> Option<Self> {
-        (self.content_bytes >= RUN_BYTES).then(|| std::mem::take(self))
+        if self.content_bytes < RUN_BYTES && self.events < RUN_EVENTS_MAX {
+            return None;
+        }
+        let mut due = Self::default();
+        let mut rest = Self::default();
+        for block in std::mem::take(self).blocks {
+            let fits = due.events + block.events <= RUN_EVENTS_MAX;
+            match fits && rest.blocks.is_empty() {
+                true => due.push(block),
+                false => rest.push(block),
+            }
+        }
+        *self = rest;
+        Some(due)
     }
 
     /// Writes the blocks as one, in the transaction under way. Does nothing when they are not what they were.
@@ -148,5 +171,36 @@ impl Run {
             execute(update, &[&digest, &sql(first), &number, &sql(block)])?;
         }
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn written(first: u64, events: u64) -> WrittenBlock {
+        WrittenBlock {
+            first,
+            events,
+            digests: Vec::new(),
+            content_bytes: 100 * usize::try_from(events).unwrap_or(0),
+        }
+    }
+
+    #[test]
+    fn a_run_is_merged_up_to_so_many_events_and_the_rest_begins_the_next() {
+        let mut run = Run::default();
+        run.add((0..255).map(|at| written(1 + at, 1)).collect());
+        assert!(run.take_due().is_none());
+        run.add(vec![written(256, 60), written(316, 3)]);
+        let due = run.take_due().expect("there are enough");
+        assert_eq!((due.blocks.len(), due.events), (255, 255));
+        assert_eq!((run.blocks.len(), run.events), (2, 63));
+        assert_eq!(run.content_bytes, 6_300);
+        // It goes on where it was divided.
+        run.add(vec![written(319, 200)]);
+        let due = run.take_due().expect("there are enough");
+        assert_eq!((due.blocks.len(), due.events), (2, 63));
+        assert_eq!((run.blocks.len(), run.events), (1, 200));
     }
 }

@@ -34,6 +34,9 @@ pub(crate) const ERASURE_OWED: &str = "erasure_owed_";
 /// A number that changes with each purge; absent unless the write-ahead log may hold what one took out.
 pub(crate) const ERASURE_UNWIPED: &str = "erasure_unwiped";
 
+/// 1 when pages were let go that belong to nothing until the database is written anew; absent otherwise.
+pub(crate) const PAGES_LET_GO: &str = "pages_let_go";
+
 pub(crate) const NO_COMMIT: i64 = i64::MIN;
 pub(crate) const UNKNOWN: i64 = i64::MAX;
 

@@ -11,23 +11,24 @@
 mod naming;
 mod planned;
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 
 use canon::Digest;
 use domain::{Document, Event, Position, ResourceKind, Retention, State, Timestamp};
-use engine::port::{ListQuery, ReadEvents, Scope, StoreFault, StoredEvent};
+use engine::port::{ListQuery, Scope, StoreFault, StoredEvent};
 use rusqlite::{Connection, TransactionBehavior};
 use sha2::{Digest as _, Sha256};
 
 use crate::audit::AuditError;
+use crate::block::Block;
 use crate::directory::{self, OpenError};
 use crate::fault::fault;
 use crate::head_file::HeadRecord;
 use crate::row::sql;
 use crate::schema::{self, Role};
 use crate::table::Table;
-use crate::{blob, erase, head_file, loss, migrate, projection, read};
+use crate::{blob, erase, head_file, loss, migrate, projection, read, recent};
 
 /// How many rows are read at a time.
 const CHUNK: usize = 512;
@@ -35,7 +36,7 @@ const CHUNK: usize = 512;
 const CHECKPOINT_PAGES: u32 = 1_000;
 
 /// What was pruned, or would be.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Pruned {
     /// How many Tasks.
     pub tasks: u64,
@@ -47,34 +48,35 @@ pub struct Pruned {
     pub bytes: u64,
     /// How many Tasks were left alone, old enough, because a replay of them has not ended.
     pub in_use: u64,
+    /// What was left alone, old enough, because not all of it can be read, and why.
+    pub problems: Vec<String>,
 }
 
 /// Told how far it is: what is done, and how many.
 pub type PruneProgress<'a> = &'a mut dyn FnMut(&'static str, u64);
 
-/// Prunes finished Tasks whose last event is older than a time. Nobody else may work in the directory meanwhile.
+/// Prunes finished Tasks whose last event is older than a time. Nobody else may work in the directory meanwhile. A Task whose
+/// events cannot all be found and read is left alone and named; the others are pruned.
 ///
 /// # Errors
-/// The directory is in use or holds no log, a block is damaged, or the disk fails. What was pruned before stays so.
+/// The directory is in use or holds no log, or the disk fails. What was pruned before stays so.
 pub fn prune(
     directory: &Path,
     before: Timestamp,
     progress: PruneProgress<'_>,
 ) -> Result<Pruned, AuditError> {
     let (_lock, connection) = claimed(directory)?;
-    let mut prune = Prune {
-        directory,
-        connection: &connection,
-        pruned: Pruned::default(),
-    };
+    let mut prune = Prune::new(directory, &connection);
     let tasks = prune.choose(before)?;
     prune.note(&tasks)?;
-    for task in &tasks {
-        prune.reduce(*task)?;
+    for (task, blocks) in &tasks {
+        prune.reduce(*task, blocks)?;
         progress("events pruned", prune.pruned.events);
     }
-    let unneeded = prune.unreferenced(&BTreeSet::new(), prune.noted()?, progress)?;
-    prune.sweep(unneeded)?;
+    let noted = prune.noted()?;
+    if let Some(unneeded) = prune.unneeded(&BTreeSet::new(), noted, progress)? {
+        prune.sweep(unneeded)?;
+    }
     let pruned = prune.pruned;
     closed(&connection)?;
     Ok(pruned)
@@ -134,11 +136,7 @@ pub(crate) fn closed(connection: &Connection) -> Result<(), AuditError> {
 /// The directory is in use or holds no log, a block is damaged, or the disk fails.
 pub fn sweep(directory: &Path, progress: PruneProgress<'_>) -> Result<Pruned, AuditError> {
     let (_lock, connection) = claimed(directory)?;
-    let mut prune = Prune {
-        directory,
-        connection: &connection,
-        pruned: Pruned::default(),
-    };
+    let mut prune = Prune::new(directory, &connection);
     let unneeded = prune.unreferenced(&BTreeSet::new(), prune.stored()?, progress)?;
     prune.sweep(unneeded)?;
     let pruned = prune.pruned;
@@ -149,7 +147,7 @@ pub fn sweep(directory: &Path, progress: PruneProgress<'_>) -> Result<Pruned, Au
 /// Says what [`prune`] would do; beside a process that works in the directory, or without one.
 ///
 /// # Errors
-/// There is no log, a block is damaged, or the disk fails.
+/// There is no log, or the disk fails.
 pub fn prunable(
     directory: &Path,
     before: Timestamp,
@@ -160,18 +158,15 @@ pub fn prunable(
         .map_err(|error| OpenError::fault(directory, error))?;
     schema::check_version(directory, &connection)?;
     connection.execute_batch("BEGIN").map_err(fault)?;
-    let mut prune = Prune {
-        directory,
-        connection: &connection,
-        pruned: Pruned::default(),
-    };
+    let mut prune = Prune::new(directory, &connection);
     let tasks = prune.choose(before)?;
     let mut names = prune.noted()?;
-    for task in &tasks {
-        names.extend(prune.names_of(*task)?);
-        prune.count(*task)?;
+    for (task, blocks) in &tasks {
+        names.extend(prune.names_of(*task, blocks)?);
+        prune.count(*task, blocks)?;
     }
-    for digest in prune.unreferenced(&tasks, names, progress)? {
+    let tasks = tasks.into_keys().collect();
+    for digest in prune.unneeded(&tasks, names, progress)?.unwrap_or_default() {
         if let Some(bytes) = blob::find_unchecked(directory, &connection, &digest)? {
             prune.pruned.blobs += 1;
             prune.pruned.bytes += bytes.len() as u64;
@@ -193,50 +188,202 @@ struct Prune<'a> {
     directory: &'a Path,
     connection: &'a Connection,
     pruned: Pruned,
+    /// Tasks that are left alone because not all of their events can be read.
+    refused: BTreeSet<Position>,
 }
 
-impl Prune<'_> {
-    /// Finds the Tasks to prune, by key.
-    fn choose(&mut self, before: Timestamp) -> Result<BTreeSet<Position>, AuditError> {
-        let mut in_use = BTreeSet::new();
-        self.each_task(true, |_, id, task| {
-            in_use.insert(Box::from(id));
+/// Where the events of Tasks stand: the numbers of the blocks, by Task.
+type Blocks = BTreeMap<Position, BTreeSet<u64>>;
+
+/// A Task that is finished and old enough.
+struct Candidate {
+    id: Box<str>,
+    version: u64,
+    tip: Position,
+    in_use: bool,
+    blocks: BTreeSet<u64>,
+    /// True when one of its events is not a header yet and does not stay whole.
+    is_whole: bool,
+    /// Sequence and position of the last event of its own that was seen.
+    seen: (u64, Position),
+    /// True when a repair left not even the envelope of one of its events: nobody knows which it was.
+    has_gaps: bool,
+    /// Where the sequence of its own events has a hole.
+    hole: Option<String>,
+    /// What cannot be read and was not repaired.
+    unreadable: Option<String>,
+}
+
+impl Candidate {
+    /// Takes the next event that is about the Task or belongs to it.
+    fn take(&mut self, task: Position, first: u64, stored: &StoredEvent) {
+        let event = match Event::parse(&stored.bytes) {
+            Ok(event) => event,
+            Err(error) => {
+                let problem = format!("the event at position {}: {error}", stored.position.0);
+                self.unreadable.get_or_insert(problem);
+                return;
+            }
+        };
+        if stored.resource == task {
+            let expected = self.seen.0 + 1;
+            if event.sequence != expected {
+                let before = stored.position.0;
+                let problem =
+                    format!("number {expected} of them is missing before position {before}");
+                self.hole.get_or_insert(problem);
+            }
+            self.seen = (event.sequence, stored.position);
+        }
+        if stored.links.task == Some(task) {
+            self.blocks.insert(first);
+            self.has_gaps |= event.is_lost();
+            self.is_whole |= !keeps_payload(&event);
+        }
+    }
+
+    /// Returns why not all of its events were found.
+    fn problem(&self) -> Option<String> {
+        let is_cut = self.seen != (self.version, self.tip);
+        let end = || format!("the last of them, at position {}, is missing", self.tip.0);
+        let hole = self.hole.clone().or_else(|| is_cut.then(end));
+        let hole = hole.filter(|_| !self.has_gaps);
+        self.unreadable.clone().or(hole)
+    }
+}
+
+impl<'a> Prune<'a> {
+    fn new(directory: &'a Path, connection: &'a Connection) -> Self {
+        Self {
+            directory,
+            connection,
+            pruned: Pruned::default(),
+            refused: BTreeSet::new(),
+        }
+    }
+
+    /// Finds the Tasks to prune, and where their events stand. Those that were pruned before are looked at again: one that
+    /// has whole events nevertheless is to be finished.
+    fn choose(&mut self, before: Timestamp) -> Result<Blocks, AuditError> {
+        let mut in_use: BTreeSet<Box<str>> = BTreeSet::new();
+        self.each_task(true, |document, task| {
+            in_use.insert(document.id.clone());
             in_use.extend(task.replay.map(|of| of.source_task_id.as_str().into()));
             Ok(())
         })?;
         self.planned(&mut in_use)?;
-        let mut chosen = BTreeSet::new();
-        let mut waiting = 0;
-        self.each_task(false, |key, id, task| {
-            let last = read::last_event(self.connection, Scope::Task(key))?;
-            let ends = [key, last.unwrap_or(key)];
-            let ends = read::events_at(self.connection, &ends)?;
-            let [Some(first), Some(last)] = ends.as_slice() else {
+        let mut candidates = BTreeMap::new();
+        self.each_task(false, |document, task| {
+            if !task.status.is_terminal() || document.updated_at >= before {
                 return Ok(());
+            }
+            // One that cannot be read is found again where everything is read.
+            let last = read::last_event(self.connection, Scope::Task(document.key));
+            let last = last.ok().flatten();
+            let last =
+                last.and_then(|last| read::events_at(self.connection, &[last]).ok()?.pop()?);
+            let last = last.and_then(|last| Event::parse(&last.bytes).ok());
+            if last.is_some_and(|last| last.created_at >= before) {
+                return Ok(());
+            }
+            let candidate = Candidate {
+                in_use: in_use.contains(&document.id),
+                id: document.id,
+                version: document.version,
+                tip: document.tip,
+                blocks: BTreeSet::new(),
+                is_whole: false,
+                seen: (0, Position::START),
+                has_gaps: false,
+                hole: None,
+                unreadable: None,
             };
-            let is_old = parse(&last.bytes)?.created_at < before;
-            if !task.status.is_terminal() || !is_old || parse(&first.bytes)?.is_header() {
-                return Ok(());
-            }
-            if in_use.contains(id) {
-                waiting += 1;
-            } else {
-                chosen.insert(key);
-            }
+            candidates.insert(document.key, candidate);
             Ok(())
         })?;
-        self.pruned.in_use = waiting;
+        self.locate(&mut candidates)?;
+        let mut chosen = Blocks::new();
+        for (task, candidate) in candidates {
+            if let Some(problem) = candidate.problem() {
+                self.refused.insert(task);
+                let id = &candidate.id;
+                let advice = "run `reprise log verify`";
+                self.pruned.problems.push(format!(
+                    "task `{id}` is not pruned, because not all of its events can be read: {problem}; {advice}"
+                ));
+            } else if candidate.is_whole && candidate.in_use {
+                self.pruned.in_use += 1;
+            } else if candidate.is_whole {
+                chosen.insert(task, candidate.blocks);
+            }
+        }
         Ok(chosen)
+    }
+
+    /// Looks where the events of Tasks stand, in the log itself: an event that the index lacks would stay whole.
+    fn locate(&self, candidates: &mut BTreeMap<Position, Candidate>) -> Result<(), AuditError> {
+        if candidates.is_empty() {
+            return Ok(());
+        }
+        Table::Events.each(
+            self.connection,
+            0,
+            |first, bytes| -> Result<_, AuditError> {
+                match Block::decode(first, bytes) {
+                    Ok(block) => {
+                        for stored in &block.events {
+                            let tasks = [stored.links.task, Some(stored.resource)];
+                            let tasks: BTreeSet<Position> = tasks.into_iter().flatten().collect();
+                            for task in tasks {
+                                if let Some(candidate) = candidates.get_mut(&task) {
+                                    candidate.take(task, first.0, stored);
+                                }
+                            }
+                        }
+                    }
+                    Err(damage) => {
+                        for task in
+                            recent::links_of_block(self.connection, first.0).map_err(fault)?
+                        {
+                            if let Some(candidate) = candidates.get_mut(&task) {
+                                let problem = format!("block {} is damaged: {damage}", first.0);
+                                candidate.unreadable.get_or_insert(problem);
+                            }
+                        }
+                    }
+                }
+                Ok(true)
+            },
+        )
+    }
+
+    /// Returns the blobs that nothing names once Tasks are pruned; none, which is said, when not every event can be asked.
+    fn unneeded(
+        &mut self,
+        tasks: &BTreeSet<Position>,
+        names: BTreeSet<Digest>,
+        progress: PruneProgress<'_>,
+    ) -> Result<Option<BTreeSet<Digest>>, AuditError> {
+        match self.unreferenced(tasks, names, progress) {
+            Err(AuditError::Fault(error)) => {
+                self.pruned.problems.push(format!(
+                    "blobs are not removed, because not everything that may name them can be read: {error}; the next run \
+                     removes them once `reprise log verify` finds nothing wrong"
+                ));
+                Ok(None)
+            }
+            unneeded => unneeded.map(Some),
+        }
     }
 
     fn each_task(
         &self,
         open_only: bool,
-        mut found: impl FnMut(Position, &str, domain::Task) -> Result<(), AuditError>,
+        mut found: impl FnMut(Document, domain::Task) -> Result<(), AuditError>,
     ) -> Result<(), AuditError> {
         self.each_document(ResourceKind::Task, open_only, |document| {
-            match document.state {
-                State::Task(task) => found(document.key, &document.id, task),
+            match document.state.clone() {
+                State::Task(task) => found(document, task),
                 _ => Ok(()),
             }
         })
@@ -269,30 +416,23 @@ impl Prune<'_> {
     fn each_event(
         &self,
         task: Position,
+        blocks: &BTreeSet<u64>,
         mut found: impl FnMut(&Event, &[u8]) -> Result<(), AuditError>,
     ) -> Result<(), AuditError> {
-        let mut after = Position::START;
-        loop {
-            let query = ReadEvents {
-                scope: Scope::Task(task),
-                after,
-                limit: CHUNK,
-            };
-            let page = read::events(self.connection, query)?;
-            let Some(last) = page.last() else {
-                return Ok(());
-            };
-            after = last.position;
-            for stored in &page {
-                found(&parse(&stored.bytes)?, &stored.bytes)?;
+        for first in blocks {
+            for stored in Table::Events.block(self.connection, *first)?.events {
+                if stored.links.task == Some(task) {
+                    found(&parse(&stored.bytes)?, &stored.bytes)?;
+                }
             }
         }
+        Ok(())
     }
 
     /// Notes down which blobs the events of Tasks name, before they can no longer be asked.
-    fn note(&self, tasks: &BTreeSet<Position>) -> Result<(), AuditError> {
-        for task in tasks {
-            let names = self.names_of(*task)?;
+    fn note(&self, tasks: &Blocks) -> Result<(), AuditError> {
+        for (task, blocks) in tasks {
+            let names = self.names_of(*task, blocks)?;
             self.transact(|connection| {
                 let mut insert =
                     connection.prepare_cached("INSERT OR IGNORE INTO unnamed VALUES (?1)")?;
@@ -331,9 +471,9 @@ impl Prune<'_> {
         Ok(read().map_err(fault)?)
     }
 
-    fn count(&mut self, task: Position) -> Result<(), AuditError> {
+    fn count(&mut self, task: Position, blocks: &BTreeSet<u64>) -> Result<(), AuditError> {
         let (mut events, mut bytes) = (0, 0);
-        self.each_event(task, |event, stored| {
+        self.each_event(task, blocks, |event, stored| {
             if !keeps_payload(event) {
                 events += 1;
                 bytes += less(stored, &event.header(stored).to_bytes());
@@ -346,16 +486,24 @@ impl Prune<'_> {
         Ok(())
     }
 
-    /// Puts headers in the place of a Task's events, and notes what they hash to together.
-    fn reduce(&mut self, task: Position) -> Result<(), AuditError> {
+    /// Puts headers in the place of a Task's events, and notes what they hash to together with those that it had.
+    fn reduce(&mut self, task: Position, blocks: &BTreeSet<u64>) -> Result<(), AuditError> {
         let mut done = Pruned::default();
+        let repaired = schema::repaired(self.connection).map_err(fault)?;
         self.transact(|connection| {
             let mut headers = Headers::default();
-            for first in read::linked_blocks(connection, task).map_err(inside)? {
-                let reduced = Table::Events.change(connection, first, |block| {
-                    for stored in &mut block.events {
-                        if let Some(header) = header_of(stored, task)? {
+            for first in blocks {
+                let reduced = Table::Events.change(connection, *first, |block| {
+                    let events = block.events.iter_mut();
+                    for stored in events.filter(|stored| stored.links.task == Some(task)) {
+                        let event = parse(&stored.bytes)?;
+                        if event.is_header() && !repaired.contains_key(&stored.position) {
+                            headers.add(&stored.bytes);
+                        }
+                        if !keeps_payload(&event) {
+                            let header = event.header(&stored.bytes).to_bytes();
                             headers.add(&header);
+                            done.events += 1;
                             done.bytes += less(&stored.bytes, &header);
                             stored.bytes = header.into();
                         }
@@ -364,10 +512,9 @@ impl Prune<'_> {
                 });
                 reduced.map_err(inside)?;
             }
-            done.events = headers.count;
-            let insert = "INSERT INTO pruned(task, events, headers) VALUES (?1, ?2, ?3)";
+            let note = "INSERT OR REPLACE INTO pruned(task, events, headers) VALUES (?1, ?2, ?3)";
             connection
-                .prepare_cached(insert)?
+                .prepare_cached(note)?
                 .execute((sql(task.0), sql(headers.count), headers.digest().as_bytes()))
                 .map(drop)
         })?;
@@ -435,15 +582,6 @@ fn less(before: &[u8], after: &[u8]) -> u64 {
 /// An error of ours inside a transaction.
 pub(crate) fn inside(error: impl std::error::Error + Send + Sync + 'static) -> rusqlite::Error {
     rusqlite::Error::ToSqlConversionFailure(error.into())
-}
-
-/// Returns what is left of an event when a Task is pruned, if it is one of its events and does not stay whole.
-fn header_of(stored: &StoredEvent, task: Position) -> Result<Option<Vec<u8>>, StoreFault> {
-    if stored.links.task != Some(task) {
-        return Ok(None);
-    }
-    let event = parse(&stored.bytes)?;
-    Ok((!keeps_payload(&event)).then(|| event.header(&stored.bytes).to_bytes()))
 }
 
 /// What headers hash to together, one after the other.

@@ -325,17 +325,6 @@ const MESSAGES_BEFORE: ByLink = ByLink {
          WHERE kind = 4 AND session = ?1 AND key < ?2 ORDER BY key DESC LIMIT ?3",
 };
 
-/// Returns the blocks that hold events of a resource, ascending.
-pub(crate) fn linked_blocks(
-    connection: &Connection,
-    link: Position,
-) -> Result<Vec<u64>, StoreFault> {
-    let mut select = LINKED.prepare(connection)?;
-    let firsts = select.query_map([sql(link.0), 0], |row| row.get(0));
-    let firsts: rusqlite::Result<_> = firsts.and_then(Iterator::collect);
-    firsts.map_err(fault)
-}
-
 /// Returns where the block begins that may hold a position, of those with events of a link; 0 when all come after it.
 fn linked_start(connection: &Connection, link: i64, position: u64) -> Result<i64, StoreFault> {
     let mut select = LINKED_BEFORE.prepare(connection)?;

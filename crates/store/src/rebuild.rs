@@ -7,6 +7,7 @@
 
 use std::collections::BTreeSet;
 use std::fs;
+use std::io;
 use std::path::{Path, PathBuf};
 
 use domain::{Documents, Event, Position, Scratch};
@@ -19,7 +20,7 @@ use crate::fault::fault;
 use crate::fold::{Problem, ProblemSubject, is_unfoldable, named, read_event, reseal};
 use crate::row::DocumentRow;
 use crate::schema::{self, Role};
-use crate::{backup, head_file, loss, migrate, notes, projection, read};
+use crate::{backup, derived, head_file, loss, migrate, notes, projection, read};
 
 /// What was rebuilt and where it differs.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -47,6 +48,27 @@ struct NotFolded {
     gone: BTreeSet<Position>,
 }
 
+/// How the names of files begin that a rebuild folds into, before the number of its process.
+const TEMPORARY: &str = "rebuild-";
+
+/// Removes what rebuilds left that were killed, in a claimed directory. One that only compares needs no claim and may be
+/// under way: it goes on with its file, which has no name then.
+pub(crate) fn clear_left(directory: &Path) -> io::Result<()> {
+    for entry in fs::read_dir(directory)? {
+        let entry = entry?;
+        let name = entry.file_name();
+        let number = name.to_str().and_then(|name| {
+            let name = name.strip_prefix(TEMPORARY)?;
+            name.strip_suffix(".tmp")?.parse::<u32>().ok()
+        });
+        if number.is_some() {
+            // One that is open cannot be removed everywhere; the next start tries again.
+            let _ = fs::remove_file(entry.path());
+        }
+    }
+    Ok(())
+}
+
 /// A database file that is gone with its owner.
 struct TemporaryDatabase {
     file: PathBuf,
@@ -60,7 +82,7 @@ impl Drop for TemporaryDatabase {
 
 impl TemporaryDatabase {
     fn make(directory: &Path) -> Result<(Self, Connection), AuditError> {
-        let file = directory.join(format!("rebuild-{}.tmp", std::process::id()));
+        let file = directory.join(format!("{TEMPORARY}{}.tmp", std::process::id()));
         // Left by a process that was killed and had our number.
         let _ = fs::remove_file(&file);
         let connection = schema::scratch(&file).map_err(fault)?;
@@ -100,6 +122,7 @@ pub fn rebuild_and_write(
 ) -> Result<(Rebuilt, Option<PathBuf>), AuditError> {
     directory::check(directory)?;
     let _lock = directory::claim(directory)?;
+    clear_left(directory).map_err(AuditError::file(directory))?;
     let kept = head_file::read(directory)?;
     if let (_, Some(loss)) = loss::of_files(directory, kept.as_ref())? {
         return Err(OpenError::lost(directory, loss).into());
@@ -132,6 +155,7 @@ pub fn rebuild_and_write(
         notes::complete(directory, &mut log)?;
     }
     write(&mut log, &aside.file)?;
+    derived::compact(&log).map_err(fault)?;
     checkpoint(&log).map_err(fault)?;
     schema::checkpoint_on_close(&log, true).map_err(fault)?;
     Ok((rebuilt, Some(backup)))

@@ -74,6 +74,24 @@ pub(crate) fn remove_block(
     Ok(())
 }
 
+/// Returns which resources a block holds events of, wherever that is said.
+pub(crate) fn links_of_block(
+    connection: &Connection,
+    first: u64,
+) -> rusqlite::Result<Vec<Position>> {
+    let moved = "SELECT link FROM event_links WHERE first = ?1";
+    let text = match is_there(connection)? {
+        true => format!(
+            "{moved} UNION SELECT link FROM recent_links WHERE number = ?1 AND kind = 0 ORDER BY 1"
+        ),
+        // No newer program has worked on it.
+        false => format!("{moved} ORDER BY link"),
+    };
+    let mut select = connection.prepare_cached(&text)?;
+    let rows = select.query_map([sql(first)], |row| Ok(Position(row.get(0)?)))?;
+    rows.collect()
+}
+
 /// Counts the rows.
 pub(crate) fn count(connection: &Connection) -> rusqlite::Result<u64> {
     connection

@@ -18,7 +18,7 @@ use domain::{Document, Event, EventName, Links, Position, ResourceKind, Timestam
 use engine::port::{ReadEvents, Scope, StoreFault, StoredEvent};
 use rusqlite::{Connection, OptionalExtension, TransactionBehavior};
 
-use crate::audit::{Audit, AuditError};
+use crate::audit::{self, Audit, AuditError};
 use crate::block::Block;
 use crate::claims::ClaimedEvents;
 use crate::directory::{self, OpenError};
@@ -28,10 +28,7 @@ use crate::head_file::HeadWriter;
 use crate::prune::{self, Headers};
 use crate::row::{DocumentRow, sql};
 use crate::table::Table;
-use crate::{blob, head_file, notes, projection, read, recent, schema, shape, write};
-
-/// How many events a block can hold: it is cut by the size of its content, and no event is smaller than this allows.
-const BLOCK_EVENTS_MAX: u64 = 256;
+use crate::{blob, derived, head_file, notes, projection, read, recent, schema, shape, write};
 
 /// How many events are read at a time.
 const CHUNK: usize = 512;
@@ -90,7 +87,7 @@ pub struct Unreadable {
 pub fn repairable(directory: &Path) -> Result<Repair, AuditError> {
     let audit = Audit::open(directory)?;
     let database = damage_of(audit.connection());
-    let survey = Survey::of(directory, audit.connection(), &audit);
+    let survey = Survey::of(directory, audit.connection());
     // A damaged database may not let itself be read to the end.
     let found = match survey {
         Ok(survey) => survey.repair,
@@ -119,21 +116,19 @@ fn damage_of(connection: &Connection) -> Vec<String> {
     problems
 }
 
-/// Makes indexes again from their tables, and projections from the events; returns what is wrong nevertheless.
-fn mend_indexes(connection: &Connection) -> Vec<String> {
-    let mend = || -> Result<(), StoreFault> {
-        let transaction =
-            rusqlite::Transaction::new_unchecked(connection, TransactionBehavior::Immediate)
-                .map_err(fault)?;
-        projection::clear_recent(connection)?;
-        connection.execute_batch("REINDEX").map_err(fault)?;
-        projection::rebuild(connection)?;
-        transaction.commit().map_err(fault)
-    };
-    match mend() {
-        Ok(()) => damage_of(connection),
+/// Makes indexes again from their tables, and projections from the events, in the transaction under way; returns what is
+/// wrong nevertheless.
+fn mend_indexes(connection: &Connection, found: &[String]) -> Vec<String> {
+    match projection::rebuild_with_indexes(connection) {
+        Ok(()) => {
+            let left = damage_of(connection);
+            match derived::explains(connection, &left) {
+                Ok(true) => Vec::new(),
+                _ => left,
+            }
+        }
         Err(error) => {
-            let mut left = damage_of(connection);
+            let mut left = found.to_vec();
             left.push(error.to_string());
             left
         }
@@ -155,12 +150,17 @@ pub fn repair(directory: &Path) -> Result<Repair, AuditError> {
     let had_head = schema::keeps_head(&connection).map_err(fault)?;
     let head = is_unreadable || (had_head && kept.is_none());
     let database = damage_of(&connection);
+    // Whatever is done is done once it is known that all of it can be; until then it is rolled back.
+    let transaction =
+        rusqlite::Transaction::new_unchecked(&connection, TransactionBehavior::Immediate)
+            .map_err(fault)?;
     let unmended = match database.is_empty() {
         true => Vec::new(),
-        false => mend_indexes(&connection),
+        false => mend_indexes(&connection, &database),
     };
     if !unmended.is_empty() {
         // What the rest would be judged by cannot be trusted.
+        transaction.rollback().map_err(fault)?;
         prune::closed(&connection)?;
         return Ok(Repair {
             database,
@@ -170,9 +170,7 @@ pub fn repair(directory: &Path) -> Result<Repair, AuditError> {
             ..Repair::default()
         });
     }
-    let audit = Audit::open(directory)?;
-    let mut survey = Survey::of(directory, &connection, &audit)?;
-    drop(audit);
+    let mut survey = Survey::of(directory, &connection)?;
     survey.repair.database = database;
     survey.repair.notes = notes;
     survey.repair.flaws = flaws;
@@ -183,6 +181,11 @@ pub fn repair(directory: &Path) -> Result<Repair, AuditError> {
     if !survey.repair.events.is_empty() || !survey.repair.blobs.is_empty() {
         survey.replace(&connection)?;
     }
+    transaction.commit().map_err(fault)?;
+    for digest in &survey.repair.blobs {
+        blob::remove_file(directory, digest)?;
+    }
+    derived::compact(&connection).map_err(fault)?;
     prune::closed(&connection)?;
     if head {
         let kept = write::head_record(&connection)?;
@@ -221,11 +224,12 @@ struct Survey<'a> {
 }
 
 impl<'a> Survey<'a> {
-    fn of(directory: &'a Path, blocks: &'a Connection, audit: &Audit) -> Result<Self, AuditError> {
+    fn of(directory: &'a Path, blocks: &'a Connection) -> Result<Self, AuditError> {
+        let meta = schema::meta(directory, blocks)?;
         let mut survey = Self {
             directory,
             blocks,
-            name: audit.name().clone(),
+            name: EventName::new(&meta.name),
             tips: BTreeMap::new(),
             gone: BTreeSet::new(),
             time: Timestamp::from_micros(0),
@@ -237,29 +241,31 @@ impl<'a> Survey<'a> {
             repair: Repair::default(),
         };
         let kept = head_file::read(directory).ok().flatten();
-        let end = kept.map_or(audit.head(), |kept| audit.head().max(kept.position));
+        let found = audit::head(blocks)?;
+        let end = kept.map_or(found, |kept| found.max(kept.position));
         survey.events(end)?;
-        survey.blobs(audit)?;
+        survey.blobs()?;
         let claimed = std::mem::take(&mut survey.claimed);
         survey.repair.claims = claimed.missing(blocks)?;
         Ok(survey)
     }
 
-    /// Keeps aside what is to be replaced, and replaces it.
+    /// Keeps aside what is to be replaced, and replaces it, in the transaction under way.
     fn replace(&mut self, connection: &Connection) -> Result<(), AuditError> {
         let aside = self.keep_aside()?;
-        schema::prepare_repair(connection).map_err(fault)?;
-        let run = || -> rusqlite::Result<()> {
-            let transaction =
-                rusqlite::Transaction::new_unchecked(connection, TransactionBehavior::Immediate)?;
-            self.apply(connection).map_err(prune::inside)?;
-            // A field is what its log says, also where that says less than before.
-            connection.execute_batch(projection::NO_SEGMENTS)?;
-            transaction.commit()
+        let run = || -> Result<(), StoreFault> {
+            schema::prepare_repair(connection).map_err(fault)?;
+            self.apply(connection)?;
+            // A field is what its log says, also where that says less than before, and headers count as what they are.
+            connection
+                .execute_batch(projection::NO_SEGMENTS)
+                .and_then(|()| projection::forget(connection, projection::USAGE))
+                .map_err(fault)
         };
-        run().map_err(fault)?;
-        for digest in &self.repair.blobs {
-            blob::remove_file(self.directory, digest)?;
+        if let Err(error) = run() {
+            // What was copied stays where it was; that the copy does too is no second error.
+            let _ = fs::remove_dir_all(&aside);
+            return Err(error.into());
         }
         self.repair.aside = Some(aside);
         Ok(())
@@ -400,7 +406,8 @@ impl<'a> Survey<'a> {
         Ok(event)
     }
 
-    /// Puts headers in the place of a block that cannot be read, up to a position.
+    /// Puts headers in the place of a block that cannot be read, up to a position: that before the block that follows, or the
+    /// end of the log. How many events it had nothing else says.
     fn lose(
         &mut self,
         (number, stored, problem): (u64, Vec<u8>, String),
@@ -408,7 +415,7 @@ impl<'a> Survey<'a> {
     ) -> Result<(), AuditError> {
         let digest = sha256(&stored);
         let targets = self.owners(number)?;
-        let last = last.clamp(number, number + BLOCK_EVENTS_MAX - 1);
+        let last = last.max(number);
         let mut events = Vec::new();
         for (position, at) in (number..=last).map(Position).zip(0..) {
             let owner = targets.get(at % targets.len().max(1));
@@ -440,21 +447,8 @@ impl<'a> Survey<'a> {
 
     /// Returns the narrowest resources that had events in a block: Tasks, else Sessions, else Workspaces.
     fn owners(&self, number: u64) -> Result<Vec<Document>, AuditError> {
-        let read = || {
-            let moved = "SELECT link FROM event_links WHERE first = ?1";
-            let select = match recent::is_there(self.blocks)? {
-                true => format!(
-                    "{moved} UNION SELECT link FROM recent_links WHERE number = ?1 AND kind = 0 ORDER BY 1"
-                ),
-                // No newer program has worked on it.
-                false => format!("{moved} ORDER BY link"),
-            };
-            let mut select = self.blocks.prepare_cached(&select)?;
-            let rows = select.query_map([sql(number)], |row| Ok(Position(row.get(0)?)))?;
-            rows.collect::<rusqlite::Result<Vec<_>>>()
-        };
         let mut linked = Vec::new();
-        for key in read().map_err(fault)? {
+        for key in recent::links_of_block(self.blocks, number).map_err(fault)? {
             let row = self.document(key)?;
             linked.extend(row.and_then(|row| row.document().ok()));
         }
@@ -471,7 +465,7 @@ impl<'a> Survey<'a> {
         Ok(Vec::new())
     }
 
-    fn blobs(&mut self, audit: &Audit) -> Result<(), AuditError> {
+    fn blobs(&mut self) -> Result<(), AuditError> {
         let blocks = self.blocks;
         Table::Packs.each(blocks, 0, |number, bytes| -> Result<bool, AuditError> {
             if Block::decode(number, bytes).is_err() {
@@ -479,7 +473,7 @@ impl<'a> Survey<'a> {
             }
             Ok(true)
         })?;
-        for digest in audit.blobs()? {
+        for digest in audit::blobs(self.directory, blocks)? {
             let bytes = blob::find_unchecked(self.directory, blocks, &digest)?;
             if bytes.is_some_and(|bytes| sha256(&bytes) != digest) {
                 self.repair.blobs.push(digest);

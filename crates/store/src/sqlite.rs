@@ -28,7 +28,7 @@ use crate::sharing::Watch;
 use crate::threads::{FileWriters, Readers};
 use crate::wal::Wal;
 use crate::write::{Published, Writer};
-use crate::{blob, checkpoint, claims, migrate, projection, read, recent, segments, tree};
+use crate::{blob, checkpoint, claims, migrate, projection, read, rebuild, recent, segments, tree};
 
 /// How to open a store.
 #[derive(Debug, Clone, Copy)]
@@ -99,7 +99,9 @@ fn lost_of_log(directory: &Path, kept: Option<&HeadRecord>) -> Result<Option<Los
 /// Does what whoever opens a directory alone does first, and connects to its database.
 fn prepare(directory: &Path, role: Role) -> Result<Connection, OpenError> {
     directory::adopt(directory)?;
-    incoming::clear(directory).map_err(|error| OpenError::fault(directory, error))?;
+    incoming::clear(directory)
+        .and_then(|()| rebuild::clear_left(directory))
+        .map_err(|error| OpenError::fault(directory, error))?;
     let tightened = directory::restrict_permissions(directory)
         .map_err(|error| OpenError::fault(directory, error))?;
     for path in tightened {

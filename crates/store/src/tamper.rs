@@ -131,6 +131,40 @@ impl Tamper {
         self.write(Table::Events, first, &bytes);
     }
 
+    /// Writes all blocks from the one that holds an event to the last as one, as large as that may be.
+    pub fn join(&self, position: Position) {
+        let first = self.block_of(position);
+        let mut joined = Block::default();
+        let mut numbers = Vec::new();
+        Table::Events
+            .each(&self.connection, first, |number, bytes| {
+                let block = Block::decode(number, bytes).unwrap();
+                self.run(&format!(
+                    "UPDATE blobs SET block = {first}, number = number + {} WHERE pack = 0 AND block = {}",
+                    joined.blobs.len(),
+                    number.0
+                ));
+                joined.events.extend(block.events);
+                joined.blobs.extend(block.blobs);
+                numbers.push(number.0);
+                Ok::<_, engine::port::StoreFault>(true)
+            })
+            .unwrap();
+        for number in numbers.into_iter().skip(1) {
+            self.remove(Table::Events, number);
+        }
+        self.run(&format!("DELETE FROM event_links WHERE first >= {first}"));
+        self.run(&format!(
+            "DELETE FROM recent_links WHERE number >= {first} AND kind = 0"
+        ));
+        for link in joined.links() {
+            let insert = "INSERT INTO event_links(link, first) VALUES (?1, ?2)";
+            let values = [link.0, first].map(crate::row::sql);
+            self.connection.execute(insert, values).unwrap();
+        }
+        Table::Events.put(&self.connection, first, &joined).unwrap();
+    }
+
     /// Drops the block that holds an event; returns the positions that are gone.
     pub fn lose(&self, position: Position) -> Vec<Position> {
         let gone = self.events(position);

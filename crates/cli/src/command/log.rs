@@ -17,7 +17,7 @@ use store::{AuditError, Content, Evidence, Migration, SqliteStore};
 use crate::args::{LogArgs, LogCommand, LogExportArgs, LogPruneArgs, LogRebuildArgs};
 use crate::config::{self, Flags};
 use crate::exit::{Exit, OrHint, Problem};
-use crate::output::{Output, Paint, Progress, inform, plural};
+use crate::output::{Output, Paint, Progress, inform, plural, shorten};
 use crate::signing;
 
 const DAY_MICROS: i64 = 24 * 60 * 60 * 1_000_000;
@@ -275,6 +275,10 @@ fn prune(args: LogPruneArgs) -> anyhow::Result<Exit> {
     });
     drop(progress);
     let pruned = result.map_err(problem)?;
+    let exit = match pruned.problems.is_empty() {
+        true => Exit::Ok,
+        false => Exit::No,
+    };
     let mut out = Output::stdout();
     if args.json {
         out.json(&json!({
@@ -285,8 +289,9 @@ fn prune(args: LogPruneArgs) -> anyhow::Result<Exit> {
             "blobs": pruned.blobs,
             "bytes": pruned.bytes,
             "in_use": pruned.in_use,
+            "problems": pruned.problems,
         }))?;
-        return Ok(Exit::Ok);
+        return Ok(exit);
     }
     let (verb, becomes, goes) = match args.dry_run {
         true => ("would prune", "would become", "would go"),
@@ -311,7 +316,10 @@ fn prune(args: LogPruneArgs) -> anyhow::Result<Exit> {
             pruned.in_use
         ));
     }
-    Ok(Exit::Ok)
+    for problem in &pruned.problems {
+        out.line(out.paint(Paint::Bad, &shorten(problem, 500)))?;
+    }
+    Ok(exit)
 }
 
 fn sweep(args: &LogArgs) -> anyhow::Result<Exit> {

@@ -21,10 +21,14 @@ use crate::{blob, read, schema};
 
 impl Prune<'_> {
     /// Returns the blobs that the events of a Task name which would become headers.
-    pub(super) fn names_of(&self, task: Position) -> Result<BTreeSet<Digest>, AuditError> {
+    pub(super) fn names_of(
+        &self,
+        task: Position,
+        blocks: &BTreeSet<u64>,
+    ) -> Result<BTreeSet<Digest>, AuditError> {
         let mut names = BTreeSet::new();
         let mut seen = BTreeSet::new();
-        self.each_event(task, |event, bytes| {
+        self.each_event(task, blocks, |event, bytes| {
             if keeps_payload(event) {
                 return Ok(());
             }
@@ -48,6 +52,8 @@ impl Prune<'_> {
         }
         let mut pruned = self.pruned_tasks()?;
         pruned.extend(tasks);
+        // What is left whole of them goes on naming what it names.
+        pruned.retain(|task| !self.refused.contains(task));
         self.named_by_documents(&pruned, &mut names)?;
         let mut seen = BTreeSet::new();
         let mut count = 0;

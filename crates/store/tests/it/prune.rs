@@ -16,7 +16,9 @@ use engine::port::{BlobStore, StoredEvent};
 use proptest::prelude::*;
 use serde_json::json;
 use store::tamper::Tamper;
-use store::{Audit, ProblemSubject, Pruned, SqliteStore, prunable, prune, rebuild};
+use store::{
+    Audit, ProblemSubject, Pruned, SqliteStore, prunable, prune, rebuild, rebuild_and_write,
+};
 
 use crate::home::{filled, open, verify};
 
@@ -585,4 +587,141 @@ fn blobs_that_nothing_names_are_swept_and_no_others() {
         assert_eq!(wait(store.blob(stray.digest)).unwrap(), None);
     }
     engine::port::suite::agrees(&store, &model);
+}
+
+/// The events of a Task that are not headers and would become some.
+fn whole(directory: &Path, task: Position) -> Vec<Position> {
+    let events = events(directory).into_iter();
+    let events = events.filter(|stored| stored.links.task == Some(task));
+    let events = events.filter(|stored| {
+        let event = Event::parse(&stored.bytes).unwrap();
+        let stays = [Kind::ReceiptIssued, Kind::TrustRecorded].map(Ok);
+        !event.is_header() && !stays.contains(&event.kind())
+    });
+    events.map(|stored| stored.position).collect()
+}
+
+/// A finished Task with events in more blocks than one, and the blocks.
+fn spread(directory: &Path, model: &Model) -> (Position, Vec<Position>) {
+    let damage = Tamper::open(directory);
+    let tasks = finished(model).into_iter().map(|task| {
+        let events = events(directory).into_iter();
+        let events = events.filter(|stored| stored.links.task == Some(task));
+        let mut blocks: Vec<_> = events
+            .map(|stored| damage.events(stored.position)[0].position)
+            .collect();
+        blocks.dedup();
+        (task, blocks)
+    });
+    tasks.max_by_key(|(_, blocks)| blocks.len()).unwrap()
+}
+
+/// An event that the index does not find is pruned with the others: nothing of a Task that is called pruned stays.
+#[test]
+fn events_that_the_index_lacks_are_pruned_too() {
+    let home = tempfile::tempdir().unwrap();
+    let model = filled(home.path());
+    let (task, blocks) = spread(home.path(), &model);
+    assert!(blocks.len() > 2, "{blocks:?}");
+    for at in [0, 1, blocks.len() - 1] {
+        let data = tempfile::tempdir().unwrap();
+        copy(home.path(), data.path());
+        let (link, number) = (task.0, blocks[at].0);
+        let damage = Tamper::open(data.path());
+        let lost = damage.run(&format!(
+            "DELETE FROM recent_links WHERE link = {link} AND number = {number} AND kind = 0"
+        )) + damage.run(&format!(
+            "DELETE FROM event_links WHERE link = {link} AND first = {number}"
+        ));
+        assert_eq!(lost, 1);
+        let did = prune_all(data.path(), after(&model));
+        assert_eq!(did.tasks, finished(&model).len() as u64);
+        assert_eq!(did.problems, Vec::<String>::new());
+        assert_eq!(whole(data.path(), task), vec![]);
+        rebuild_and_write(data.path(), &mut |_, _| {}).unwrap();
+        assert_sound(data.path(), did.events);
+        assert_eq!(prune_all(data.path(), after(&model)), Pruned::default());
+    }
+}
+
+/// A Task that is noted as pruned and has whole events, as an earlier program could leave one, is finished.
+#[test]
+fn a_task_that_was_pruned_in_part_is_finished() {
+    let home = tempfile::tempdir().unwrap();
+    let model = filled(home.path());
+    let (task, blocks) = spread(home.path(), &model);
+    for at in [0, 1, blocks.len() - 1] {
+        let data = tempfile::tempdir().unwrap();
+        copy(home.path(), data.path());
+        let before = events(data.path());
+        let did = prune_all(data.path(), after(&model));
+        for stored in Tamper::open(data.path()).events(blocks[at]) {
+            let mut before = before.iter();
+            let whole = before.find(|event| event.position == stored.position);
+            Tamper::open(data.path()).event(stored.position, |event| {
+                event.bytes = whole.unwrap().bytes.clone();
+            });
+        }
+        let left = whole(data.path(), task);
+        assert!(!left.is_empty());
+        let again = prune(data.path(), after(&model), &mut |_, _| {}).unwrap();
+        assert!(again.tasks > 0 && again.events >= left.len() as u64);
+        assert_eq!(whole(data.path(), task), vec![]);
+        assert_sound(data.path(), did.events);
+    }
+}
+
+/// A Task that cannot be read to its end is named and left alone; the others are pruned.
+#[test]
+fn a_task_that_cannot_be_pruned_keeps_no_other_from_it() {
+    let home = tempfile::tempdir().unwrap();
+    let model = filled(home.path());
+    let (task, blocks) = spread(home.path(), &model);
+    let documents = model.documents();
+    let id = documents.iter().find(|known| known.key == task).unwrap();
+    for lose in [false, true] {
+        let data = tempfile::tempdir().unwrap();
+        copy(home.path(), data.path());
+        // A block with an event of its own.
+        let own = |block: &Position| {
+            let events = Tamper::open(data.path()).events(*block);
+            events.iter().any(|stored| stored.resource == task)
+        };
+        let block = *blocks.iter().rev().find(|block| own(block)).unwrap();
+        let damage = Tamper::open(data.path());
+        let hit: BTreeSet<Position> = damage
+            .events(block)
+            .iter()
+            .filter_map(|stored| stored.links.task)
+            .collect();
+        match lose {
+            true => drop(damage.lose(block)),
+            false => damage.raw(block, |bytes| bytes.truncate(9)),
+        }
+        let did = prune_all(data.path(), after(&model));
+        assert!(
+            did.problems.iter().any(|problem| problem.contains(&*id.id)),
+            "{:?}",
+            did.problems
+        );
+        let others: Vec<_> = finished(&model).difference(&hit).copied().collect();
+        assert!(!others.is_empty());
+        assert_eq!(did.tasks, others.len() as u64);
+        let noted = Audit::open(data.path()).unwrap().pruned().unwrap();
+        assert!(others.iter().all(|other| noted.contains_key(other)));
+        assert!(!noted.contains_key(&task));
+    }
+}
+
+fn copy(from: &Path, to: &Path) {
+    for entry in std::fs::read_dir(from).unwrap() {
+        let entry = entry.unwrap();
+        let place = to.join(entry.file_name());
+        if entry.file_type().unwrap().is_dir() {
+            std::fs::create_dir_all(&place).unwrap();
+            copy(&entry.path(), &place);
+        } else {
+            std::fs::copy(entry.path(), place).unwrap();
+        }
+    }
 }

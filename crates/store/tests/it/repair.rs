@@ -1,6 +1,6 @@
 //! Repair: what cannot be read becomes headers that name what stood there, and the rest of the log can be checked again.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -11,13 +11,16 @@ use domain::{Event, Position, Timestamp, pruned_digest};
 use engine::port::Store;
 use engine::port::suite::{Model, wait};
 use store::tamper::Tamper;
-use store::{Audit, OpenError, Repair, SqliteStore, prune, rebuild, repair, repairable};
+use store::{
+    Audit, OpenError, Repair, SqliteStore, prune, rebuild, rebuild_and_write, repair, repairable,
+};
 
 use crate::home::{filled, open, verify};
+use crate::rebuilding::{flip, folded, issued, tour};
 
 const CHILD: &str = "REPRISE_REPAIR_TEST_CHILD";
 
-fn copied(from: &Path, to: &Path) -> PathBuf {
+pub(crate) fn copied(from: &Path, to: &Path) -> PathBuf {
     fs::create_dir_all(to).unwrap();
     for entry in fs::read_dir(from).unwrap() {
         let entry = entry.unwrap();
@@ -368,5 +371,108 @@ fn u15_a_damaged_page_is_named_and_left_alone() {
     match repair(data) {
         Ok(did) => assert!(!did.unmended.is_empty(), "{did:?}"),
         Err(error) => assert!(error.to_string().contains("malformed"), "{error}"),
+    }
+}
+
+/// Damages a block and the page of a table that is folded from the events, so that a repair folds it again.
+fn damage_block_and_page(data: &Path, position: Position) {
+    let damage = Tamper::open(data);
+    damage.raw(position, |bytes| flip(bytes));
+    let root = damage.root_page("recent_links") as usize;
+    drop(damage);
+    let file = data.join("reprise.db");
+    let mut bytes = fs::read(&file).unwrap();
+    // How many bytes of the page are in fragments.
+    bytes[(root - 1) * 4096 + 7] = 1;
+    fs::write(&file, &bytes).unwrap();
+}
+
+/// U11, U15: a repair folds nothing away of a block that it is about to replace: the tree stays the one that was signed, and
+/// whose events were lost is still known.
+#[test]
+fn u15_a_repair_of_pages_and_blocks_keeps_the_tree_and_the_owners() {
+    let home = tour();
+    let data = home.path();
+    rebuild_and_write(data, &mut |_, _| {}).unwrap();
+    let before = folded(data);
+    let receipt = issued(data)[1];
+    let tasks: BTreeSet<Position> = Tamper::open(data)
+        .events(receipt)
+        .iter()
+        .filter_map(|event| event.links.task)
+        .collect();
+    assert!(!tasks.is_empty());
+    damage_block_and_page(data, receipt);
+    let did = repair(data).unwrap();
+    assert!(
+        !did.database.is_empty() && did.unmended.is_empty(),
+        "{did:?}"
+    );
+    assert!(did.events.iter().any(|event| event.position == receipt));
+    assert_eq!(verify(data).problems, vec![]);
+    let lost = Tamper::open(data).events(receipt);
+    let owners = lost.iter().filter_map(|event| event.links.task);
+    assert_eq!(owners.collect::<BTreeSet<_>>(), tasks);
+    let of_receipts = |rows: Vec<String>| -> Vec<String> {
+        let rows = rows.into_iter();
+        rows.filter(|row| !row.starts_with("block")).collect()
+    };
+    assert_eq!(of_receipts(folded(data)), of_receipts(before.clone()));
+    // Nor does folding it again take anything away.
+    let (rebuilt, _) = rebuild_and_write(data, &mut |_, _| {}).unwrap();
+    assert_eq!(rebuilt.problems, vec![]);
+    assert_eq!(verify(data).problems, vec![]);
+    assert_eq!(of_receipts(folded(data)), of_receipts(before));
+}
+
+/// U11: a repair that cannot give the tree that was signed changes nothing.
+#[test]
+fn u15_a_repair_that_would_shrink_the_tree_changes_nothing() {
+    let home = tour();
+    let data = home.path();
+    rebuild_and_write(data, &mut |_, _| {}).unwrap();
+    // The last one: no head of a smaller size is contradicted.
+    let receipt = issued(data).pop().unwrap();
+    let delete = format!("DELETE FROM documents WHERE key = {}", receipt.0);
+    Tamper::open(data).execute(&delete);
+    damage_block_and_page(data, receipt);
+    let before = folded(data);
+    let did = repair(data).unwrap();
+    assert!(!did.unmended.is_empty(), "{did:?}");
+    assert_eq!(did.aside, None);
+    assert_eq!(folded(data), before);
+}
+
+/// A block reaches to the next one or to the end of the log, however many events that are: each position is named.
+#[test]
+fn u15_a_block_with_more_events_than_usual_is_replaced_to_its_end() {
+    for is_last in [false, true] {
+        let home = tempfile::tempdir().unwrap();
+        let data = home.path();
+        let model = filled(data);
+        let store = open(data);
+        let mut more = Model::with_documents(&store, 900_000, model.documents());
+        for at in 0..400 {
+            let order = more.append(5_000 + at);
+            more.run(&store, order).unwrap();
+        }
+        store.close();
+        let first = Tamper::open(data).events(Position(9))[0].position;
+        Tamper::open(data).join(first);
+        if !is_last {
+            let store = open(data);
+            let mut more = Model::with_documents(&store, 950_000, more.documents());
+            let order = more.append(6_000);
+            more.run(&store, order).unwrap();
+            store.close();
+        }
+        assert_eq!(verify(data).problems, vec![]);
+        let block = Tamper::open(data).events(first);
+        assert!(block.len() > 300, "{}", block.len());
+        Tamper::open(data).raw(first, |bytes| flip(bytes));
+        let did = repaired(data);
+        let found = did.events.iter().map(|event| event.position);
+        let lost = block.iter().map(|event| event.position);
+        assert!(found.eq(lost), "{}", did.events.len());
     }
 }

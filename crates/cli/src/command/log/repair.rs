@@ -105,7 +105,7 @@ fn report(applied: bool, is_whole: bool, repair: &Repair, left: usize) {
             inform(format_args!("still damaged: {}", shorten(problem, 300)));
         }
         inform(
-            "pages of the database itself are damaged, and what was in them is nowhere else: restore a backup. Without one, \
+            "the database is damaged where nothing else tells all of what was there, and nothing was replaced: restore a backup. Without one, \
              `sqlite3 reprise.db .recover` saves rows, which this program does not take for a log",
         );
         return;
