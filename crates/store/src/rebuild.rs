@@ -288,14 +288,13 @@ fn keep_after_gaps(audit: &Audit, aside: &Connection, kept: &NotFolded) -> Resul
 
 /// The documents that sealing an event may look at.
 fn named(event: &Event) -> impl Iterator<Item = &str> {
-    let owner = event.payload.get("task_id").and_then(canon::Value::as_str);
     let further = event.kind().map_or(FurtherLink::None, Kind::further_link);
     let named = [
         Some(&*event.resource.id),
         event.workspace_id.as_ref().map(|id| id.as_str()),
         event.session_id.as_ref().map(|id| id.as_str()),
         event.task_id.as_ref().map(|id| id.as_str()),
-        owner,
+        event.owner(),
     ];
     named.into_iter().flatten().chain(further.ids(event))
 }
