@@ -62,7 +62,7 @@ pub(crate) fn read_event(log: &EventName, row: &StoredEvent) -> Result<Event, St
     let event = Event::parse(&row.bytes).map_err(|error| error.to_string())?;
     let id = log.id(row.position);
     if *event.id != *id {
-        return Err(format!("its id is `{}` where `{id}` stands", event.id));
+        return Err(format!("its id is `{}`, expected `{id}`", event.id));
     }
     Ok(event)
 }

@@ -222,7 +222,7 @@ impl<'a> Check<'a> {
     fn flaws(&mut self, flaws: Vec<Flaw>) {
         for flaw in flaws {
             let hint = match flaw.refuses() {
-                true => "let `reprise log repair --apply` set it right",
+                true => "let `reprise log repair --apply` correct it",
                 false => "remove it if nobody needs it",
             };
             self.report(
@@ -367,7 +367,7 @@ impl<'a> Check<'a> {
         let before = self.scratch.document(&event.resource.id).cloned();
         let follows = before.as_ref().map_or(1, |before| before.version + 1);
         if event.sequence != follows {
-            let problem = format!("has sequence {} where {follows} follows", event.sequence);
+            let problem = format!("has sequence {}, expected {follows}", event.sequence);
             self.report(what(), problem);
             return self.pass_over(row, event.sequence);
         }
@@ -377,7 +377,7 @@ impl<'a> Check<'a> {
             let said = event.previous_event_id.as_deref().unwrap_or("none");
             let tip = tip.as_deref().unwrap_or("none");
             let problem =
-                format!("follows `{said}` where its resource was last changed by `{tip}`");
+                format!("names `{said}` before it, and its resource was last changed by `{tip}`");
             self.report(what(), problem);
         }
         if self.damaged.contains(&row.resource) {
@@ -596,7 +596,7 @@ impl<'a> Check<'a> {
         }
         for file in self.audit.strays()? {
             let problem = format!(
-                "`{}` is not a blob in its place: nothing reads it; move it away",
+                "`{}` is not a blob file: nothing reads it; remove it",
                 file.display()
             );
             self.report(ProblemSubject::Files, problem);
