@@ -64,7 +64,7 @@ pub(super) struct CaptureArgs {
     /// Kind of run; eval-live, critique and eval-image write AHD blocks, other names general ones.
     #[arg(long)]
     kind: String,
-    /// The report. The sidecar lies beside it and the block is rendered into it.
+    /// The report. The sidecar is written next to it and the block is rendered into it.
     #[arg(long, value_name = "FILE", required_unless_present = "sidecar")]
     report: Option<PathBuf>,
     /// Where to write the sidecar when there is no report.
@@ -390,7 +390,7 @@ fn plan(args: &CaptureArgs) -> anyhow::Result<Plan> {
 
 /// Returns the place of a file that may not exist yet, without links in its directory.
 fn absolute(path: &Path) -> anyhow::Result<PathBuf> {
-    let path = std::path::absolute(path).context("no current directory")?;
+    let path = std::path::absolute(path).context("cannot read the current directory")?;
     let directory = directory_of(&path);
     let directory = directory
         .canonicalize()
