@@ -2,7 +2,7 @@
 
 use serde_json::json;
 
-use crate::fixture::{Server, id, key, refused};
+use crate::fixture::{Server, key, refused};
 
 #[tokio::test]
 async fn ap_ws_04_a_bound_caller_sees_its_own_workspace_only() {
