@@ -209,7 +209,7 @@ pub(crate) struct ServeArgs {
     /// Offer the example workflows `ask`, `approve`, `hold` and `replay-fixture` to new tasks
     #[arg(long)]
     pub(crate) examples: bool,
-    /// UNSAFE: acknowledge what the disk does not have yet. Only so that tests can see the difference
+    /// UNSAFE: acknowledge writes before they are on the disk; only for tests
     #[arg(long, hide = true)]
     pub(crate) unsafe_no_sync: bool,
 }
@@ -241,7 +241,7 @@ pub(crate) enum KeyCommand {
     Create(KeyCreateArgs),
     /// List keys; the keys themselves are not stored and cannot be shown
     #[command(after_help = "Examples:\n  reprise key list\n  reprise key list --json")]
-    List(KeyListArgs),
+    List(DirectoryArgs),
     /// Grant a key one more scope; a running server applies it within a second
     #[command(
         after_help = "A scope that does not exist is refused with the list of those that do.\n\n\
@@ -260,11 +260,8 @@ pub(crate) struct KeyGrantArgs {
     pub(crate) id: String,
     /// The scope, such as approvals:write
     pub(crate) scope: String,
-    /// Print JSON
-    #[arg(long)]
-    pub(crate) json: bool,
     #[command(flatten)]
-    pub(crate) data: DataArgs,
+    pub(crate) directory: DirectoryArgs,
 }
 
 /// `reprise key create`
@@ -292,26 +289,13 @@ pub(crate) struct KeyCreateArgs {
     pub(crate) data: DataArgs,
 }
 
-/// `reprise key list`
-#[derive(Debug, Args)]
-pub(crate) struct KeyListArgs {
-    /// Print JSON
-    #[arg(long)]
-    pub(crate) json: bool,
-    #[command(flatten)]
-    pub(crate) data: DataArgs,
-}
-
 /// `reprise key revoke`
 #[derive(Debug, Args)]
 pub(crate) struct KeyRevokeArgs {
     /// The id that `reprise key list` shows
     pub(crate) id: String,
-    /// Print JSON
-    #[arg(long)]
-    pub(crate) json: bool,
     #[command(flatten)]
-    pub(crate) data: DataArgs,
+    pub(crate) directory: DirectoryArgs,
 }
 
 /// Which server to talk to, and as whom.
@@ -338,6 +322,16 @@ pub(crate) struct Connection {
     /// Send the key over plain http to another machine
     #[arg(long)]
     pub(crate) allow_plain_http: bool,
+}
+
+/// The server that a command asks, and how it prints.
+#[derive(Debug, Clone, Args)]
+pub(crate) struct ServerArgs {
+    /// Print JSON
+    #[arg(long)]
+    pub(crate) json: bool,
+    #[command(flatten)]
+    pub(crate) connection: Connection,
 }
 
 /// `reprise task`
@@ -430,11 +424,8 @@ pub(crate) struct TaskSubmitArgs {
     /// Submit at most once under this key [default: a fresh one]
     #[arg(long, value_name = "KEY")]
     pub(crate) idempotency_key: Option<String>,
-    /// Print JSON
-    #[arg(long)]
-    pub(crate) json: bool,
     #[command(flatten)]
-    pub(crate) connection: Connection,
+    pub(crate) server: ServerArgs,
 }
 
 /// `reprise task get` and `reprise task watch`
@@ -442,11 +433,8 @@ pub(crate) struct TaskSubmitArgs {
 pub(crate) struct TaskGetArgs {
     /// The task
     pub(crate) id: String,
-    /// Print JSON
-    #[arg(long)]
-    pub(crate) json: bool,
     #[command(flatten)]
-    pub(crate) connection: Connection,
+    pub(crate) server: ServerArgs,
 }
 
 /// `reprise task show`
@@ -503,11 +491,8 @@ pub(crate) struct TaskListArgs {
     /// Maximum number of tasks to list
     #[arg(long, short = 'n', value_name = "N", default_value_t = 50, value_parser = clap::value_parser!(u32).range(1..=100_000))]
     pub(crate) limit: u32,
-    /// Print JSON
-    #[arg(long)]
-    pub(crate) json: bool,
     #[command(flatten)]
-    pub(crate) connection: Connection,
+    pub(crate) server: ServerArgs,
 }
 
 /// `reprise task answer`
@@ -533,11 +518,8 @@ pub(crate) struct TaskAnswerArgs {
     /// Decide on everything the task waits for
     #[arg(long, conflicts_with_all = ["text", "request"])]
     pub(crate) all: bool,
-    /// Print JSON
-    #[arg(long)]
-    pub(crate) json: bool,
     #[command(flatten)]
-    pub(crate) connection: Connection,
+    pub(crate) server: ServerArgs,
 }
 
 /// `reprise task export`
@@ -565,11 +547,8 @@ pub(crate) struct TaskRetryArgs {
     /// Follow the new task until it ends
     #[arg(long)]
     pub(crate) watch: bool,
-    /// Print JSON
-    #[arg(long)]
-    pub(crate) json: bool,
     #[command(flatten)]
-    pub(crate) connection: Connection,
+    pub(crate) server: ServerArgs,
 }
 
 /// `reprise task cancel`
@@ -581,11 +560,8 @@ pub(crate) struct TaskCancelArgs {
     /// Why
     #[arg(long, value_name = "TEXT")]
     pub(crate) reason: Option<String>,
-    /// Print JSON
-    #[arg(long)]
-    pub(crate) json: bool,
     #[command(flatten)]
-    pub(crate) connection: Connection,
+    pub(crate) server: ServerArgs,
 }
 
 /// `reprise log`
@@ -597,7 +573,7 @@ pub(crate) enum LogCommand {
         Examples:\n  reprise log verify\n  \
         reprise log verify --data /var/lib/reprise --json"
     )]
-    Verify(LogArgs),
+    Verify(DirectoryArgs),
     /// Derive everything again from the events alone and compare; exit 1 when something differs
     #[command(
         after_help = "Changes nothing without `--write`, and works while a server is running. With `--write`, stop the server first:\n\
@@ -612,7 +588,7 @@ pub(crate) enum LogCommand {
         backup within it, which is named; remove it when you no longer need it. A run that is killed is finished by the\n\
         next one.\n\nExample:\n  reprise log migrate --data /var/lib/reprise"
     )]
-    Migrate(LogArgs),
+    Migrate(DirectoryArgs),
     /// Write the log as plain files: events, receipts with keys and checkpoint, blobs by digest, a manifest
     #[command(
         after_help = "Works while a server is running. `reprise receipt verify --bundle` checks what it wrote.\n\n\
@@ -645,7 +621,7 @@ pub(crate) enum LogCommand {
     #[command(
         after_help = "Stop the server first. Reads the whole log.\n\nExample:\n  reprise log sweep --data /var/lib/reprise"
     )]
-    Sweep(LogArgs),
+    Sweep(DirectoryArgs),
     /// Reduce finished tasks to headers once they are older than the retention
     #[command(
         after_help = "Stop the server first. Of each event of such a task its envelope and the digest of what it said stay;\n\
@@ -660,27 +636,21 @@ pub(crate) enum LogCommand {
 /// `reprise log recover`
 #[derive(Debug, Args)]
 pub(crate) struct LogRecoverArgs {
-    /// Say that the lost events are given up
+    /// Accept that the lost events are gone
     #[arg(long)]
     pub(crate) accept_loss: bool,
-    /// Print JSON
-    #[arg(long)]
-    pub(crate) json: bool,
     #[command(flatten)]
-    pub(crate) data: DataArgs,
+    pub(crate) directory: DirectoryArgs,
 }
 
 /// `reprise log repair`
 #[derive(Debug, Args)]
 pub(crate) struct LogRepairArgs {
-    /// Do it
+    /// Apply the repair
     #[arg(long)]
     pub(crate) apply: bool,
-    /// Print JSON
-    #[arg(long)]
-    pub(crate) json: bool,
     #[command(flatten)]
-    pub(crate) data: DataArgs,
+    pub(crate) directory: DirectoryArgs,
 }
 
 /// `reprise log prune`
@@ -703,9 +673,9 @@ pub(crate) struct LogPruneArgs {
     pub(crate) data: Option<PathBuf>,
 }
 
-/// `reprise log verify` and `reprise log rebuild`
+/// Where a command works without a server, and how it prints.
 #[derive(Debug, Args)]
-pub(crate) struct LogArgs {
+pub(crate) struct DirectoryArgs {
     /// Print JSON
     #[arg(long)]
     pub(crate) json: bool,
@@ -720,7 +690,7 @@ pub(crate) struct LogRebuildArgs {
     #[arg(long)]
     pub(crate) write: bool,
     #[command(flatten)]
-    pub(crate) log: LogArgs,
+    pub(crate) directory: DirectoryArgs,
 }
 
 /// `reprise log export`
@@ -731,11 +701,8 @@ pub(crate) struct LogExportArgs {
     /// Leave out content that is not public; what is left still verifies
     #[arg(long)]
     pub(crate) auditor: bool,
-    /// Print JSON
-    #[arg(long)]
-    pub(crate) json: bool,
     #[command(flatten)]
-    pub(crate) data: DataArgs,
+    pub(crate) directory: DirectoryArgs,
 }
 
 /// `reprise canonicalize`

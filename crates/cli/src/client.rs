@@ -455,7 +455,7 @@ fn persona_refusal(code: &str, message: &str, param: Option<&str>) -> Problem {
     let text = refusal_text(code, message, param);
     match code {
         "resource_not_found" => {
-            Problem::new(text, "`reprise persona list` shows the personas there are").answers_no()
+            Problem::new(text, "`reprise persona list` shows the personas").answers_no()
         }
         "conflict" => Problem::new(
             text,
@@ -499,7 +499,7 @@ fn memory_refusal(code: &str, message: &str) -> Problem {
             "use a key with `field:write` or `field:admin` that registered the agent; `reprise key list` shows them"
         }
         "UNAUTHENTICATED" => {
-            "check --key or REPRISE_KEY; `reprise key create --actor NAME`, on the server's machine, makes a new key"
+            "check --key or REPRISE_KEY; `reprise key create --actor NAME`, on the server's machine, creates a new key"
         }
         _ => "`--help` shows examples",
     };
@@ -542,7 +542,7 @@ fn where_to_look(message: &str) -> &'static str {
             "`reprise artifact list` shows the artifacts that this key may see; \
             a value of your own is given with --override KEY=FILE"
         }
-        "permission_request" => "`reprise approvals list` shows what waits",
+        "permission_request" => "`reprise approvals list` shows what is waiting",
         "workspace" => "`reprise workspace list` shows the workspaces that this key may see",
         "path" => "give --url without `/v1` at its end",
         "receipt" => "`reprise receipt show TASK` finds the receipt of a task",
@@ -598,7 +598,7 @@ fn refusal(code: &str, message: &str, param: Option<&str>) -> Problem {
 /// Returns a key for a write that nobody else uses.
 pub(crate) fn fresh_key() -> anyhow::Result<String> {
     let mut bytes = [0_u8; 16];
-    getrandom::fill(&mut bytes).or_hint("no random numbers", "check /dev/urandom")?;
+    getrandom::fill(&mut bytes).or_hint("cannot get random numbers", "check /dev/urandom")?;
     let hex: String = bytes.iter().map(|byte| format!("{byte:02x}")).collect();
     Ok(format!("cli-{hex}"))
 }

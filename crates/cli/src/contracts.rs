@@ -117,7 +117,7 @@ pub(crate) struct BacktestArgs {
     /// Only runs that began since: 30m, 1h30m or 2d ago, 2026-04-25, or 2026-04-25T12:00:00Z
     #[arg(long, value_name = "TIME", value_parser = crate::time::since)]
     since: Option<Timestamp>,
-    /// Who calls, a JSON file; a record does not say it
+    /// The caller, a JSON file; records do not name it
     #[arg(long, value_name = "FILE")]
     principal: Option<PathBuf>,
     /// A label that every run begins with; can be given again
@@ -140,7 +140,7 @@ pub(crate) struct InitArgs {
     /// The tool definitions, a JSON file, or recorded runs
     #[arg(value_name = "TOOLS")]
     tools: PathBuf,
-    /// Where the draft goes
+    /// Where to write the draft
     #[arg(long, short, value_name = "DIR", default_value = "contracts-draft")]
     output: PathBuf,
     /// Print JSON
@@ -168,7 +168,7 @@ pub(crate) struct SchemaArgs {
     /// Which file
     #[arg(value_name = "FILE")]
     kind: SchemaKind,
-    /// Print JSON; the output always is
+    /// Print JSON, which this command always does
     #[arg(long)]
     json: bool,
 }

@@ -3,7 +3,7 @@
 use clap::Args;
 use serde_json::Value;
 
-use crate::args::Connection;
+use crate::args::ServerArgs;
 use crate::client::{Client, Target};
 use crate::exit::Exit;
 use crate::output::{Output, Table, inform, is_quiet};
@@ -14,22 +14,11 @@ pub(crate) struct Listing {
     /// Maximum number to list
     #[arg(long, short = 'n', value_name = "N", default_value_t = 50, value_parser = clap::value_parser!(u32).range(1..=100_000))]
     limit: u32,
-    /// Print JSON
-    #[arg(long)]
-    pub(crate) json: bool,
     #[command(flatten)]
-    connection: Connection,
+    pub(crate) server: ServerArgs,
 }
 
 impl Listing {
-    /// Returns a client of the server that is asked.
-    ///
-    /// # Errors
-    /// No server is named, or it cannot be talked to with this key.
-    pub(crate) fn client(&self) -> anyhow::Result<Client> {
-        Client::new(Target::find(&self.connection)?)
-    }
-
     /// Returns how many are wanted.
     pub(crate) fn limit(&self) -> usize {
         self.limit as usize
@@ -47,7 +36,7 @@ impl Listing {
         table: impl FnOnce(&[Value]) -> Table,
     ) -> anyhow::Result<Exit> {
         let mut out = Output::stdout();
-        if self.json {
+        if self.server.json {
             out.json(&Value::Array(found))?;
             return Ok(Exit::Ok);
         }
@@ -73,14 +62,11 @@ impl Listing {
 pub(crate) struct ShowArgs {
     /// Its id
     pub(crate) id: String,
-    /// Print JSON
-    #[arg(long)]
-    pub(crate) json: bool,
     #[command(flatten)]
-    connection: Connection,
+    pub(crate) server: ServerArgs,
 }
 
-impl ShowArgs {
+impl ServerArgs {
     /// Returns a client of the server that is asked.
     ///
     /// # Errors

@@ -9,8 +9,8 @@ use clap::{Args, Subcommand};
 use domain::PersonaId;
 use serde_json::Value;
 
-use crate::args::Connection;
-use crate::client::{Client, Page, Target, Task, Write, fresh_key};
+use crate::args::ServerArgs;
+use crate::client::{Client, Page, Task, Write, fresh_key};
 use crate::exit::{Exit, Problem};
 use crate::listing::{Listing, text};
 use crate::output::{Output, Paint, Table, inform, is_quiet, shorten, warn};
@@ -47,7 +47,7 @@ pub(crate) enum Command {
     Apply(ApplyArgs),
     /// List personas, oldest first
     #[command(after_help = "Examples:\n  reprise persona list\n  reprise persona list --json")]
-    List(ListArgs),
+    List(Listing),
     /// Show a persona
     #[command(
         after_help = "A name means the version that was defined last.\n\nExamples:\n  \
@@ -62,18 +62,8 @@ pub(crate) struct ApplyArgs {
     /// The file: .yaml, .yml, .toml or .json; `-` reads YAML from stdin
     #[arg(value_name = "FILE")]
     file: PathBuf,
-    /// Print JSON
-    #[arg(long)]
-    json: bool,
     #[command(flatten)]
-    connection: Connection,
-}
-
-/// `reprise persona list`
-#[derive(Debug, Args)]
-pub(crate) struct ListArgs {
-    #[command(flatten)]
-    listing: Listing,
+    server: ServerArgs,
 }
 
 /// `reprise persona show`
@@ -82,11 +72,8 @@ pub(crate) struct ShowArgs {
     /// Its id, its name, or NAME@VERSION
     #[arg(value_name = "PERSONA")]
     persona: String,
-    /// Print JSON
-    #[arg(long)]
-    json: bool,
     #[command(flatten)]
-    connection: Connection,
+    server: ServerArgs,
 }
 
 /// Runs one of them.
@@ -100,7 +87,7 @@ pub(crate) async fn run(command: Command) -> anyhow::Result<Exit> {
 
 async fn apply(args: ApplyArgs) -> anyhow::Result<Exit> {
     let body = file::read(&args.file)?;
-    let client = Client::new(Target::find(&args.connection)?)?;
+    let client = args.server.client()?;
     let key = fresh_key()?;
     let made = client
         .post(&["v1", "personas"], Write { body, key: &key })
@@ -109,7 +96,7 @@ async fn apply(args: ApplyArgs) -> anyhow::Result<Exit> {
         warn(format_args!("warning: {warning}"));
     }
     let mut out = Output::stdout();
-    if args.json {
+    if args.server.json {
         out.json(&made)?;
         return Ok(Exit::Ok);
     }
@@ -208,9 +195,9 @@ pub(crate) async fn names(client: &Client, tasks: &[Task]) -> BTreeMap<String, P
     names
 }
 
-async fn list(args: ListArgs) -> anyhow::Result<Exit> {
-    let client = args.listing.client()?;
-    let wanted = args.listing.limit();
+async fn list(listing: Listing) -> anyhow::Result<Exit> {
+    let client = listing.server.client()?;
+    let wanted = listing.limit();
     let mut pages = Pages::default();
     let mut found: Vec<Value> = Vec::new();
     while found.len() < wanted {
@@ -222,7 +209,7 @@ async fn list(args: ListArgs) -> anyhow::Result<Exit> {
     let more = found.len() > wanted || pages.has_more();
     found.truncate(wanted);
     let none = "no personas; `reprise persona apply --help` shows how to define one";
-    args.listing.print(found, more, none, |found| {
+    listing.print(found, more, none, |found| {
         let heading = ["PERSONA", "NAME", "VERSION", "WORKFLOW", "TIER", "RECEIPTS"];
         let mut rows = Table::new(&heading);
         for persona in found {
@@ -241,11 +228,11 @@ async fn list(args: ListArgs) -> anyhow::Result<Exit> {
 }
 
 async fn show(args: ShowArgs) -> anyhow::Result<Exit> {
-    let client = Client::new(Target::find(&args.connection)?)?;
+    let client = args.server.client()?;
     let id = resolve(&client, &args.persona).await?;
     let persona = client.get(&["v1", "personas", &id], &[]).await?;
     let mut out = Output::stdout();
-    if args.json {
+    if args.server.json {
         out.json(&persona)?;
         return Ok(Exit::Ok);
     }

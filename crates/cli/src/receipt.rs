@@ -21,7 +21,7 @@ use domain::Timestamp;
 use serde_json::{Value, json};
 use store::{Options, SqliteStore};
 
-use crate::args::{Connection, DataArgs};
+use crate::args::{Connection, DirectoryArgs, ServerArgs};
 use crate::exit::{Exit, OrHint, Problem};
 use crate::output::{Output, Paint, Table, inform, shorten};
 use crate::signing;
@@ -112,7 +112,7 @@ pub(crate) struct VerifyArgs {
     /// The receipt before it in its session
     #[arg(long, value_name = "FILE", conflicts_with_all = ["bundle", "first"])]
     previous: Option<PathBuf>,
-    /// It must be the first of its session
+    /// Require that it is the first of its session
     #[arg(long, conflicts_with = "bundle")]
     first: bool,
     /// The proof that it is in the log
@@ -136,11 +136,8 @@ pub(crate) struct VerifyArgs {
     /// Ask only whether a file or bundle is whole, not who vouches for it
     #[arg(long, conflicts_with_all = ["keys", "trust_anchor", "at_time"])]
     unsigned: bool,
-    /// Print JSON
-    #[arg(long)]
-    json: bool,
     #[command(flatten)]
-    connection: Connection,
+    server: ServerArgs,
 }
 
 /// `reprise receipt proof`
@@ -151,7 +148,7 @@ pub(crate) struct ProofArgs {
     /// Compute the proof from a directory that `reprise log export` wrote
     #[arg(long, value_name = "DIR")]
     bundle: Option<PathBuf>,
-    /// Print JSON; the output always is
+    /// Print JSON, which this command always does
     #[arg(long)]
     json: bool,
     #[command(flatten)]
@@ -185,14 +182,11 @@ pub(crate) struct RotateArgs {
     /// The name of the log in signed heads from now on [default: as before]
     #[arg(long, value_name = "NAME")]
     origin: Option<String>,
-    /// Go on with a new key because `signing-keys.json` is lost
+    /// Continue with a new key because `signing-keys.json` is lost
     #[arg(long)]
     lost: bool,
-    /// Print JSON
-    #[arg(long)]
-    json: bool,
     #[command(flatten)]
-    data: DataArgs,
+    directory: DirectoryArgs,
 }
 
 /// `reprise receipt revoke-key`
@@ -203,11 +197,8 @@ pub(crate) struct RevokeArgs {
     /// The time from which its signatures no longer count by their own date [default: now]
     #[arg(long, value_name = "TIME", value_parser = crate::time::since)]
     since: Option<Timestamp>,
-    /// Print JSON
-    #[arg(long)]
-    json: bool,
     #[command(flatten)]
-    data: DataArgs,
+    directory: DirectoryArgs,
 }
 
 /// Runs one of them.
@@ -370,7 +361,7 @@ fn tools(receipt: &Value) -> String {
         };
         match failed {
             0 => format!("{tool}{times}"),
-            failed => format!("{tool}{times} ({failed} not succeeded)"),
+            failed => format!("{tool}{times} ({failed} did not succeed)"),
         }
     });
     none_or(told.collect())
@@ -497,7 +488,7 @@ fn verify(args: &VerifyArgs) -> anyhow::Result<Exit> {
                 .into());
             }
             let options = json!({"trust_anchor": args.trust_anchor, "at_time": args.at_time});
-            let findings = crate::wait(online::verify(&args.connection, name, options))?;
+            let findings = crate::wait(online::verify(&args.server.connection, name, options))?;
             inform(
                 "the server itself says so; to check without it: reprise receipt show ID --wire > receipt.json, \
                  then reprise receipt verify receipt.json --keys jwks.json",
@@ -509,7 +500,7 @@ fn verify(args: &VerifyArgs) -> anyhow::Result<Exit> {
             return Err(Problem::new("nothing to verify", hint).into());
         }
     };
-    findings.print(&mut Output::stdout(), args.json)?;
+    findings.print(&mut Output::stdout(), args.server.json)?;
     Ok(findings.exit())
 }
 
@@ -537,7 +528,7 @@ fn hold(data: &std::path::Path) -> Result<SqliteStore, Problem> {
 }
 
 fn revoke(args: &RevokeArgs) -> anyhow::Result<Exit> {
-    let data = args.data.data.as_path();
+    let data = args.directory.data.data.as_path();
     let since = match args.since {
         None => jiff::Timestamp::now().as_second(),
         Some(time) => time.as_micros().div_euclid(1_000_000),
@@ -545,7 +536,7 @@ fn revoke(args: &RevokeArgs) -> anyhow::Result<Exit> {
     let store = hold(data)?;
     let rotated = signing::revoke(data, &store, &args.key, since)?;
     store.close();
-    if args.json {
+    if args.directory.json {
         let active = rotated.map(|rotated| rotated.new);
         let value = json!({"revoked": args.key, "since": since, "rotated_to": active});
         Output::stdout().json(&value)?;
@@ -556,12 +547,12 @@ fn revoke(args: &RevokeArgs) -> anyhow::Result<Exit> {
 }
 
 fn rotate(args: &RotateArgs) -> anyhow::Result<Exit> {
-    let data = args.data.data.as_path();
+    let data = args.directory.data.data.as_path();
     let store = hold(data)?;
     if args.lost {
         let new = signing::replace_lost(data, &store, args.origin.as_deref())?;
         store.close();
-        if args.json {
+        if args.directory.json {
             Output::stdout().json(&json!({"active": new, "previous": null}))?;
         } else {
             inform(format_args!(
@@ -573,7 +564,7 @@ fn rotate(args: &RotateArgs) -> anyhow::Result<Exit> {
     }
     let rotated = signing::rotate_to(data, &store, args.origin.as_deref())?;
     store.close();
-    if args.json {
+    if args.directory.json {
         let value = json!({"active": rotated.new, "previous": rotated.old});
         Output::stdout().json(&value)?;
     } else {

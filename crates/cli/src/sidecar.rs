@@ -48,7 +48,7 @@ enum Command {
     /// Rebuild sidecars from git for reports older than replay blocks.
     #[command(after_help = backfill::EXAMPLES)]
     Backfill(backfill::BackfillArgs),
-    /// Make a key for `capture --sign` and print its public part.
+    /// Create a key for `capture --sign` and print its public part.
     #[command(after_help = signature::EXAMPLES)]
     Keygen(signature::KeygenArgs),
 }

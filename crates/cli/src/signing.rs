@@ -32,8 +32,8 @@ const FORMAT: &str = "reprise-signing-keys";
 const ORIGIN_BYTES_MAX: usize = 200;
 /// Since 2 a key that was rotated out has no seed, and says where it ended.
 const VERSION: u32 = 2;
-const RESTORE: &str = "restore it from a backup; receipts are signed with it. To go on with a new key instead, move the \
-    file away, run `reprise receipt rotate-key --lost`, and keep the old public keys for those who verify old receipts";
+const RESTORE: &str = "restore it from a backup; receipts are signed with it. To continue with a new key instead, \
+    move the file away, run `reprise receipt rotate-key --lost`, and keep the old public keys for those who verify old receipts";
 
 /// The file.
 #[derive(Serialize, Deserialize)]
@@ -150,7 +150,7 @@ pub(crate) fn authority_of(
     if active.nbf.is_some_and(|first| now_seconds() < first) {
         return Err(Problem::new(
             format!(
-                "the clock stands before the first second of signing key `{}`",
+                "the clock is set before signing key `{}` becomes valid",
                 active.key_id
             ),
             "set the clock; receipts signed before a key's time do not verify",
@@ -200,7 +200,7 @@ pub(crate) fn replace_lost(
     let file = path(directory);
     if file.exists() {
         return Err(Problem::new(
-            format!("`{}` is there", file.display()),
+            format!("`{}` exists", file.display()),
             "`reprise receipt rotate-key` without `--lost` makes a new key that the old one vouches for; a file that \
              cannot be used is moved away first",
         )
@@ -297,8 +297,8 @@ pub(crate) fn rotate_to(
     let file = path(directory);
     let Some(mut keys) = read(directory)? else {
         return Err(Problem::new(
-            format!("`{}` is not there", file.display()),
-            "the first start of `reprise serve` makes the first key",
+            format!("`{}` does not exist", file.display()),
+            "the first start of `reprise serve` creates the first key",
         )
         .into());
     };
@@ -439,8 +439,8 @@ pub(crate) fn agree(
         return match names_keys {
             true => Err(Problem::new(
                 format!("`{}` is missing, and the log names a key that signed", file.display()),
-                "restore it from a backup: only with it does this log go on under its key. If it is lost, \
-                 `reprise receipt rotate-key --lost` goes on with a new key, and the log says so",
+                "restore it from a backup: without it this log cannot continue under its key. If it is lost, \
+                 `reprise receipt rotate-key --lost` continues with a new key, and the log says so",
             )
             .into()),
             false => Ok(()),
@@ -480,7 +480,7 @@ pub(crate) fn revoke(
         false => None,
     };
     let Some(mut keys) = read(directory)? else {
-        return Err(broken(&path(directory), "it is not there"));
+        return Err(broken(&path(directory), "it does not exist"));
     };
     for key in keys.keys.iter_mut().filter(|key| key.key_id == key_id) {
         key.revoked_at = Some(key.revoked_at.map_or(since, |known| known.min(since)));
@@ -510,7 +510,7 @@ pub(crate) fn revoke(
 /// There is no file, or it cannot be read, understood or written.
 pub(crate) fn renew_origin(directory: &Path) -> anyhow::Result<(String, String)> {
     let Some(mut keys) = read(directory)? else {
-        return Err(broken(&path(directory), "it is not there"));
+        return Err(broken(&path(directory), "it does not exist"));
     };
     let old = keys.origin.clone();
     name_ends(&mut keys);
@@ -626,7 +626,7 @@ fn public(file: &Path, keys: &Keys) -> anyhow::Result<KeySet> {
 
 fn new_key(nbf: Option<i64>) -> anyhow::Result<Key> {
     let mut seed = [0_u8; 32];
-    getrandom::fill(&mut seed).or_hint("no random numbers", "check /dev/urandom")?;
+    getrandom::fill(&mut seed).or_hint("cannot get random numbers", "check /dev/urandom")?;
     let public = Signer::new("", &seed).public();
     Ok(Key {
         key_id: key_id(&public),

@@ -9,7 +9,7 @@ use clap::{Args, Subcommand};
 use effects::{Vault, VaultError};
 use serde_json::json;
 
-use crate::args::DataArgs;
+use crate::args::{DataArgs, DirectoryArgs};
 use crate::exit::{Exit, OrHint, Problem};
 use crate::output::{Output, Table, inform, is_quiet, warn};
 
@@ -23,13 +23,13 @@ pub(crate) enum Command {
     /// Store a secret; you are asked for its value, or it is read from stdin
     #[command(
         after_help = "The value never appears in a command line. A line end at its end is not part of it.\n\
-        Makes the data directory if there is none yet: a secret can be set before the server's first start.\n\n\
+        Creates the data directory if there is none yet: a secret can be set before the server's first start.\n\n\
         Examples:\n  reprise vault set openai\n  printf %s \"$TOKEN\" | reprise vault set tickets\n  reprise vault set openai < key.txt"
     )]
     Set(SetArgs),
     /// List the names and versions of secrets; the values cannot be shown
     #[command(after_help = "Examples:\n  reprise vault list\n  reprise vault list --json")]
-    List(ListArgs),
+    List(DirectoryArgs),
     /// Delete a secret
     #[command(after_help = "Example:\n  reprise vault delete tickets")]
     Delete(DeleteArgs),
@@ -41,21 +41,8 @@ pub(crate) struct SetArgs {
     /// Its name, as tools and providers name it
     #[arg(value_name = "NAME")]
     name: String,
-    /// Print JSON
-    #[arg(long)]
-    json: bool,
     #[command(flatten)]
-    data: DataArgs,
-}
-
-/// `reprise vault list`
-#[derive(Debug, Args)]
-pub(crate) struct ListArgs {
-    /// Print JSON
-    #[arg(long)]
-    json: bool,
-    #[command(flatten)]
-    data: DataArgs,
+    directory: DirectoryArgs,
 }
 
 /// `reprise vault delete`
@@ -64,11 +51,8 @@ pub(crate) struct DeleteArgs {
     /// Its name
     #[arg(value_name = "NAME")]
     name: String,
-    /// Print JSON
-    #[arg(long)]
-    json: bool,
     #[command(flatten)]
-    data: DataArgs,
+    directory: DirectoryArgs,
 }
 
 /// Opens the vault of a data directory, making it when there is none yet.
@@ -85,7 +69,7 @@ fn existing(data: &DataArgs) -> anyhow::Result<Vault> {
     if !data.data.is_dir() {
         return Err(Problem::new(
             format!("there is no data directory `{}`", data.data.display()),
-            "name it with --data; the first `reprise vault set` or `reprise serve` makes one",
+            "name it with --data; the first `reprise vault set` or `reprise serve` creates one",
         )
         .into());
     }
@@ -98,8 +82,8 @@ pub(crate) fn run(command: Command) -> anyhow::Result<Exit> {
         Command::Set(args) => set(&args),
         Command::List(args) => list(&args),
         Command::Delete(args) => {
-            delete(&existing(&args.data)?, &args.name)?;
-            match args.json {
+            delete(&existing(&args.directory.data)?, &args.name)?;
+            match args.directory.json {
                 true => Output::stdout().json(&json!({"name": args.name, "deleted": true}))?,
                 false => inform(format_args!("deleted `{}`", args.name)),
             }
@@ -109,19 +93,22 @@ pub(crate) fn run(command: Command) -> anyhow::Result<Exit> {
 }
 
 fn set(args: &SetArgs) -> anyhow::Result<Exit> {
-    let data = &args.data.data;
+    let data = &args.directory.data.data;
     let is_new = !data.exists();
     let value = value_of(&args.name)?;
     let value = value.strip_suffix('\n').unwrap_or(&value);
     let value = value.strip_suffix('\r').unwrap_or(value);
     let vault = open(data)?;
     if is_new {
-        inform(format_args!("made the data directory `{}`", data.display()));
+        inform(format_args!(
+            "created the data directory `{}`",
+            data.display()
+        ));
     }
     let kept = vault
         .put(&args.name, &value.into())
-        .or_hint(format_args!("`{}`", args.name), "nothing was kept")?;
-    match args.json {
+        .or_hint(format_args!("`{}`", args.name), "nothing was stored")?;
+    match args.directory.json {
         true => Output::stdout().json(&json!({"name": kept.name, "version": kept.version}))?,
         false => inform(format_args!(
             "stored `{}`, version {}",
@@ -141,7 +128,7 @@ fn value_of(name: &str) -> anyhow::Result<String> {
             .read_secure_line()
             .or_hint("the terminal", "give the value on stdin")?;
         if typed.is_empty() {
-            return Err(Problem::new("nothing was typed", "nothing was kept").into());
+            return Err(Problem::new("nothing was typed", "nothing was stored").into());
         }
         return Ok(typed);
     }
@@ -153,7 +140,7 @@ fn value_of(name: &str) -> anyhow::Result<String> {
 }
 
 fn delete(vault: &Vault, name: &str) -> anyhow::Result<()> {
-    let hint = "`reprise vault list` shows what there is";
+    let hint = "`reprise vault list` shows the secrets";
     match vault.delete(name) {
         Err(VaultError::Unknown(_)) => {
             let message = format!("the vault has no secret `{name}`");
@@ -163,7 +150,7 @@ fn delete(vault: &Vault, name: &str) -> anyhow::Result<()> {
     }
 }
 
-fn list(args: &ListArgs) -> anyhow::Result<Exit> {
+fn list(args: &DirectoryArgs) -> anyhow::Result<Exit> {
     let found = existing(&args.data)?
         .list()
         .or_hint("the vault", "check that this user may read it")?;

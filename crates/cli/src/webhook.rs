@@ -112,7 +112,7 @@ fn address(text: &str) -> anyhow::Result<Url> {
         IpAddr::V6(ip) => ip.is_unicast_link_local() || ip.is_unspecified() || ip.is_multicast(),
     });
     match url.scheme() {
-        _ if elsewhere => wrong("is the address of no receiver", hint),
+        _ if elsewhere => wrong("is not the address of a receiver", hint),
         "https" => Ok(url),
         "http" if local => Ok(url),
         "http" => wrong(
@@ -138,7 +138,7 @@ pub(crate) async fn announce_approvals(webhook: Webhook, engine: Engine) {
         .redirect(reqwest::redirect::Policy::none())
         .build();
     let Ok(client) = client else {
-        tracing::warn!("no approval is announced: there is no HTTP client");
+        tracing::warn!("approvals are not announced: there is no HTTP client");
         return;
     };
     let mut known: BTreeMap<String, Sending> = BTreeMap::new();

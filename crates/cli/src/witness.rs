@@ -18,7 +18,7 @@ use receipts::note::{KeyUse, NoteKey};
 use serde::{Deserialize, Serialize};
 use serde_json::json;
 
-use crate::args::DataArgs;
+use crate::args::DirectoryArgs;
 use crate::exit::{Exit, OrHint, Problem};
 use crate::output::{Output, Table, inform, is_quiet};
 
@@ -47,7 +47,7 @@ pub(crate) enum Command {
     Add(AddArgs),
     /// List the witnesses
     #[command(after_help = "Example:\n  reprise witness list")]
-    List(ListArgs),
+    List(DirectoryArgs),
     /// Stop asking a witness
     #[command(after_help = "Example:\n  reprise witness remove witness.example")]
     Remove(RemoveArgs),
@@ -60,21 +60,15 @@ pub(crate) struct AddArgs {
     url: String,
     /// Its public key
     vkey: String,
-    /// Print JSON
-    #[arg(long)]
-    json: bool,
     #[command(flatten)]
-    data: DataArgs,
+    directory: DirectoryArgs,
 }
 
 /// `reprise witness list`
 #[derive(Debug, clap::Args)]
 pub(crate) struct ListArgs {
-    /// Print JSON
-    #[arg(long)]
-    json: bool,
     #[command(flatten)]
-    data: DataArgs,
+    directory: DirectoryArgs,
 }
 
 /// `reprise witness remove`
@@ -82,11 +76,8 @@ pub(crate) struct ListArgs {
 pub(crate) struct RemoveArgs {
     /// Its name, the first part of its key
     name: String,
-    /// Print JSON
-    #[arg(long)]
-    json: bool,
     #[command(flatten)]
-    data: DataArgs,
+    directory: DirectoryArgs,
 }
 
 /// One witness.
@@ -104,7 +95,7 @@ impl Witness {
         match key.key_use() {
             KeyUse::Cosignature => Ok(key),
             KeyUse::Note => {
-                let message = format!("`{}` signs notes, not times", self.vkey);
+                let message = format!("`{}` is a key for notes, not for cosignatures", self.vkey);
                 Err(Problem::new(message, hint).into())
             }
         }
@@ -121,7 +112,7 @@ pub(crate) fn run(command: Command) -> anyhow::Result<Exit> {
 }
 
 fn add(args: &AddArgs) -> anyhow::Result<Exit> {
-    let data = args.data.data.as_path();
+    let data = args.directory.data.data.as_path();
     let witness = Witness {
         url: args.url.trim_end_matches('/').to_owned(),
         vkey: args.vkey.clone(),
@@ -153,7 +144,7 @@ fn add(args: &AddArgs) -> anyhow::Result<Exit> {
     let added = json!({"name": key.name(), "url": witness.url, "vkey": witness.vkey});
     known.push(witness);
     write(data, &known)?;
-    match args.json {
+    match args.directory.json {
         true => Output::stdout().json(&added)?,
         false => inform(format_args!(
             "`{}` is asked to sign each new head",
@@ -163,7 +154,7 @@ fn add(args: &AddArgs) -> anyhow::Result<Exit> {
     Ok(Exit::Ok)
 }
 
-fn list(args: &ListArgs) -> anyhow::Result<Exit> {
+fn list(args: &DirectoryArgs) -> anyhow::Result<Exit> {
     let known = read(args.data.data.as_path())?;
     let mut out = Output::stdout();
     if args.json {
@@ -190,14 +181,14 @@ fn list(args: &ListArgs) -> anyhow::Result<Exit> {
         ]);
     }
     if known.is_empty() {
-        inform("no witness is asked");
+        inform("no witnesses are configured");
     }
     table.print(&mut out, "")?;
     Ok(Exit::Ok)
 }
 
 fn remove(args: &RemoveArgs) -> anyhow::Result<Exit> {
-    let data = args.data.data.as_path();
+    let data = args.directory.data.data.as_path();
     let mut known = read(data)?;
     let count = known.len();
     known.retain(|other| other.key().is_ok_and(|other| other.name() != args.name));
@@ -207,9 +198,9 @@ fn remove(args: &RemoveArgs) -> anyhow::Result<Exit> {
         return Err(Problem::new(message, hint).answers_no().into());
     }
     write(data, &known)?;
-    match args.json {
+    match args.directory.json {
         true => Output::stdout().json(&json!({"name": args.name, "removed": true}))?,
-        false => inform(format_args!("`{}` is not asked any more", args.name)),
+        false => inform(format_args!("`{}` is no longer asked", args.name)),
     }
     Ok(Exit::Ok)
 }
@@ -293,7 +284,7 @@ pub(crate) async fn post_heads(directory: PathBuf, engine: Engine) {
                 .redirect(reqwest::redirect::Policy::none())
                 .build();
             let Ok(made) = made else {
-                tracing::warn!("no witness is asked: there is no HTTP client");
+                tracing::warn!("witnesses are not asked: there is no HTTP client");
                 return;
             };
             client = Some(made);

@@ -12,7 +12,7 @@ use crate::{
     ArtifactId, ArtifactKind, Ask, BatchId, Blob, BranchId, FieldId, Kind, MessageId, NewArtifact,
     NewBranch, NewVault, NewWorkspace, OutcomeId, PermissionId, PersonaId, PersonaSnapshot,
     PersonaSpec, Position, ReceiptId, ReplayMark, Role, SessionId, Status, TaskId, Timestamp,
-    VaultId, WorkspaceId,
+    VaultId, WorkspaceId, payload,
 };
 
 pub use govern::{GovernTask, GovernedAnswer, OpenGoverned};
@@ -339,7 +339,7 @@ pub struct RecordSessionReplay {
     /// The Session that repeats.
     pub id: SessionId,
     /// What it repeats and how far it came.
-    pub payload: Map<String, Value>,
+    pub payload: payload::SessionReplayed,
 }
 
 /// See [`Order::TruncateSession`].
@@ -626,7 +626,7 @@ pub enum Move {
     /// The workflow leaves an Artifact.
     Produce(Product),
     /// A replay begins.
-    StartReplay(Map<String, Value>),
+    StartReplay(payload::ReplayStarted),
     /// A replay repeats an event of its source, or emits one that the source does not have.
     Replay(Box<ReplayedEvent>),
     /// A replay ends.
@@ -693,7 +693,7 @@ pub struct EndReplay {
     /// True when the replay did what it was asked for, whatever the Task's end.
     pub completed: bool,
     /// The payload of `replay.completed` or `replay.failed`.
-    pub payload: Map<String, Value>,
+    pub payload: payload::ReplayEnded,
     /// One line for people.
     pub summary: String,
     /// The Messages of the result, whole: they are in no transcript.

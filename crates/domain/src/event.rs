@@ -10,7 +10,7 @@ use std::sync::Arc;
 use canon::{Digest, Map, Value, append, append_string, len_hint, sha256};
 use serde::{Deserialize, Serialize};
 
-use crate::{Kind, Position, ReceiptId, SessionId, TaskId, Timestamp, WorkspaceId};
+use crate::{Kind, Position, ReceiptId, SessionId, TaskId, Timestamp, Visibility, WorkspaceId};
 
 /// About how long an event is without its payload.
 const ENVELOPE_BYTES: usize = 768;
@@ -350,6 +350,19 @@ impl Event {
     /// True when pruning left only a header of this event.
     pub fn is_header(&self) -> bool {
         pruned_digest(&self.payload).is_some()
+    }
+
+    /// Returns who may read what the event holds. A word that nobody knows hides it.
+    pub fn visibility(&self) -> Visibility {
+        let word = self.payload.get("visibility");
+        word.map_or(Visibility::Public, |word| {
+            Visibility::deserialize(word).unwrap_or(Visibility::ReceiptOnly)
+        })
+    }
+
+    /// Returns the Task that what the event creates belongs to, where its own log is sealed already.
+    pub fn owner(&self) -> Option<&str> {
+        self.payload.get("task_id")?.as_str()
     }
 
     /// Returns the key of the effect that the event is about, whatever its kind.

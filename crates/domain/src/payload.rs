@@ -35,6 +35,12 @@ impl<P> Clone for Said<'_, P> {
 impl<P> Copy for Said<'_, P> {}
 
 impl<'a, P> Said<'a, P> {
+    /// Takes members that a payload of this type states.
+    pub const fn new(members: &'a Map<String, Value>) -> Self {
+        let payload = PhantomData;
+        Self { members, payload }
+    }
+
     /// Returns all members.
     pub fn members(self) -> &'a Map<String, Value> {
         self.members
@@ -136,22 +142,6 @@ fn nullable<'de, D: Deserializer<'de>, T: Deserialize<'de>>(
     Option::deserialize(deserializer).map(Some)
 }
 
-/// A payload that only its writer and its readers understand: no document depends on it.
-#[derive(Debug, Clone, PartialEq, Default)]
-pub(crate) struct Open(pub(crate) Map<String, Value>);
-
-impl Open {
-    pub(crate) fn into_members(self) -> Map<String, Value> {
-        self.0
-    }
-}
-
-impl<'de> Deserialize<'de> for Open {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        IgnoredAny::deserialize(deserializer).map(|_| Self::default())
-    }
-}
-
 /// What stands in a member of a payload: content is moved there and not copied.
 trait Member {
     fn into_value(self) -> Value;
@@ -199,7 +189,7 @@ macro_rules! payloads {
         impl $name {
             /// Returns what a payload of this type says.
             pub fn of(members: &Map<String, Value>) -> Said<'_, Self> {
-                Said { members, payload: PhantomData }
+                Said::new(members)
             }
 
             /// Returns the members to write.
@@ -234,6 +224,115 @@ macro_rules! payloads {
     (@struct $name:ident [$($done:tt)*] [$($always:ident)*] [$($maybe:ident)*] $field:ident: $type:ty, $($rest:tt)*) => {
         payloads! { @struct $name [$($done)* pub(crate) $field: $type,] [$($always)* $field] [$($maybe)*] $($rest)* }
     };
+}
+
+/// Defines payloads that no document depends on: each keeps its members as they are, because the request of a replay may
+/// put anything in their place. Whoever writes one and whoever reads it name them here.
+macro_rules! open_payloads {
+    ($($name:ident { $($field:ident: $type:ty,)* })*) => {
+        $(#[doc = concat!("The payload `", stringify!($name), "`.")]
+        #[derive(Debug, Clone, PartialEq, Default)]
+        pub struct $name(Map<String, Value>);
+
+        impl $name {
+            /// Returns what a payload of this type says.
+            pub fn of(members: &Map<String, Value>) -> Said<'_, Self> {
+                Said::new(members)
+            }
+
+            $(#[doc = concat!("States `", stringify!($field), "`.")]
+            #[must_use]
+            pub fn $field(mut self, value: impl Into<Value>) -> Self {
+                self.0.insert(stringify!($field).to_owned(), value.into());
+                self
+            })*
+
+            /// Returns the members to write.
+            pub fn into_members(self) -> Map<String, Value> {
+                self.0
+            }
+        }
+
+        impl From<Map<String, Value>> for $name {
+            fn from(members: Map<String, Value>) -> Self {
+                Self(members)
+            }
+        }
+
+        impl From<$name> for Value {
+            fn from(payload: $name) -> Self {
+                Value::Object(payload.0)
+            }
+        }
+
+        impl<'de> Deserialize<'de> for $name {
+            fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+                IgnoredAny::deserialize(deserializer).map(|_| Self::default())
+            }
+        })*
+        $(payloads! { @read $name $($field: $type,)* })*
+    };
+}
+
+open_payloads! {
+    ToolUse { tool_call_id: String, name: String, input: Value, effect_key: String, attempt: Value, }
+    ToolResult { tool_call_id: String, name: String, status: String, effect_key: String, output: Value, }
+    Decided { request_id: String, tool_call_id: String, name: String, reason: String, }
+    MemoryRead { effect_key: String, count: u64, }
+    ContractDecided {
+        operation: String,
+        answer: Value,
+        problem: Value,
+        workflow: Value,
+        contract_sha256: String,
+        narrowing: Value,
+        decision: Value,
+        decided: Value,
+        shadow_delta: Value,
+        asked: u64,
+        questions: Value,
+        execution: Value,
+        released: Value,
+        executed: Value,
+    }
+    ReplayStarted {
+        source_task_id: String,
+        mode: Value,
+        override_keys: Value,
+        checkpoint_id: Value,
+        event_id_unmatched: Value,
+        refresh: Value,
+        unmatched_keys: Value,
+    }
+    ReplayedEffect {
+        effect_key: String,
+        kind: String,
+        request_sha256: Digest,
+        repeatable: bool,
+        outcome: String,
+        value: Value,
+        value_sha256: Digest,
+        visibility: String,
+        model: Value,
+        provider_request_id: String,
+        side_effects: Value,
+        replay_note: String,
+        redacted: bool,
+    }
+    EventReplayed { original_event_id: Value, original_event: String, }
+    ReplayEnded {
+        source_task_id: String,
+        events_replayed: u64,
+        overrides_applied: Vec<String>,
+        overrides_unused: Value,
+        result_equal: bool,
+        code: String,
+        message: String,
+        details: Value,
+    }
+    SessionReplayed { source_session_id: Value, tasks: Value, skipped: Value, completed: bool, reason: String, }
+    SessionClosed { }
+    EventLost { }
 }
 
 payloads! {
@@ -342,7 +441,6 @@ payloads! {
         ?message_id: Detail<String>,
         ?answer: Detail,
     }
-    Decided { request_id: Detail, }
     Withdrawn { reason: Detail, }
     CancelRequested { scope: Detail, ?reason: Detail, ?message_id: Detail<String>, ?pending: bool, }
     EffectRequested {

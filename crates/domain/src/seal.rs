@@ -201,9 +201,8 @@ pub fn seal(
 /// Returns what a new resource belongs to: as its event, except that an Artifact registered for a finished
 /// Task belongs to the Task while its event stays outside the sealed log.
 fn belongs_to(scratch: &Scratch, event: &Event, links: &Links) -> Links {
-    let task = event.payload.get("task_id").and_then(canon::Value::as_str);
     Links {
-        task: links.task.or_else(|| scratch.key(task)),
+        task: links.task.or_else(|| scratch.key(event.owner())),
         ..links.clone()
     }
 }

@@ -22,7 +22,7 @@ impl SharedClient {
             // A redirected call would carry its key to a host that nobody configured.
             .redirect(reqwest::redirect::Policy::none())
             .build()
-            .map_err(|error| format!("there can be no HTTP client: {error}"))?;
+            .map_err(|error| format!("cannot create an HTTP client: {error}"))?;
         Ok(self.0.get_or_init(|| made).clone())
     }
 }

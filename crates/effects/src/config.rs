@@ -345,7 +345,7 @@ impl ConfigError {
 }
 
 /// Why an address is refused that a key would be sent to.
-pub(crate) const IN_THE_CLEAR: &str = "`{member}` is plain http://, and everybody on the way would see the key; use https://, or an address of this machine";
+pub(crate) const IN_THE_CLEAR: &str = "`{member}` is plain http://, which would expose the key on the network; use https://, or an address of this machine";
 
 /// Returns whether nobody on the way can read what is sent: it is encrypted, or does not leave this machine.
 pub(crate) fn keeps_a_key(url: &reqwest::Url) -> bool {

@@ -50,7 +50,7 @@ impl Engine {
         if event.is_header() {
             return Err(Refused::ContentUnavailable { reason: "pruned" });
         }
-        match visibility(&event) {
+        match event.visibility() {
             Visibility::Public => {}
             Visibility::Internal => caller.require("internal:read")?,
             Visibility::ReceiptOnly => {
@@ -98,7 +98,7 @@ impl Engine {
         let Ok(event) = Event::parse(&stored.bytes) else {
             return Ok(Vec::new());
         };
-        if visibility(&event) != Visibility::Public {
+        if event.visibility() != Visibility::Public {
             return Ok(Vec::new());
         }
         let mut room = EXPANDED_BYTES_MAX;
@@ -132,17 +132,5 @@ fn externalized_members(event: &Event) -> Vec<ExternalMember<'_>> {
     match event.is_substituted() {
         true => Vec::new(),
         false => external_members(&event.payload).collect(),
-    }
-}
-
-/// Returns who may read what an event holds. A word that nobody knows hides it.
-fn visibility(event: &Event) -> Visibility {
-    match event.payload.get("visibility") {
-        None => Visibility::Public,
-        Some(word) => match word.as_str() {
-            Some(word) if word == Visibility::Public.as_str() => Visibility::Public,
-            Some(word) if word == Visibility::Internal.as_str() => Visibility::Internal,
-            _ => Visibility::ReceiptOnly,
-        },
     }
 }

@@ -198,7 +198,7 @@ impl Engine {
         };
         let document = document.map(Arc::unwrap_or_clone);
         let document = document.ok_or_else(|| Refused::Internal {
-            detail: format!("`{}` was ordered and is not there", subject.id),
+            detail: format!("`{}` was written and cannot be found", subject.id),
         })?;
         self.view(caller, document, written).await
     }

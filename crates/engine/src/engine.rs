@@ -403,7 +403,7 @@ impl Engine {
         let unfinished = self.shared.work.stop_all();
         // The next process takes leases over anyway; giving them back spares it the search for what went wrong.
         if let Err(error) = self.release_leases(unfinished).await {
-            tracing::warn!(%error, "leases were not given back; the next start will take this for a crash");
+            tracing::warn!(%error, "leases were not released; the next start will treat this as a crash");
         }
     }
 

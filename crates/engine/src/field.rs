@@ -298,8 +298,7 @@ impl Engine {
         let draws = matches!(view, FieldView::Dot(..) | FieldView::Svg(..));
         if draws && !field.config().offers(Operation::Replay) {
             let level = field.config().level.number();
-            let message =
-                format!("`REPLAY`, of which this is a picture, is not offered at level {level}");
+            let message = format!("this draws a `REPLAY`, which is not offered at level {level}");
             let operation = Some(Operation::Replay);
             return Err(Refusal::new(Code::UnsupportedOperation, message, operation).into());
         }
@@ -324,7 +323,7 @@ impl Engine {
             FieldView::Conflicts { limit, cursor } => field
                 .conflicts_view(viewers, limit, cursor.as_deref())
                 .ok_or_else(|| {
-                    let message = "`cursor` is not a conflict that an answer ended with";
+                    let message = "`cursor` is not one that an earlier answer ended with";
                     refusal(Code::InvalidRequest, message)
                 }),
             FieldView::Dot(kind, id) => Ok(drawn(kind, id)?.to_dot().into()),

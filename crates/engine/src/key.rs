@@ -54,7 +54,7 @@ async fn try_change(
     if before.is_some() && !revokes && store.keys_are_recorded().await? {
         let id = &key.id;
         return Err(unrecorded(format!(
-            "no event made key `{id}`: it can be revoked, and nothing else"
+            "no event created key `{id}`: it can only be revoked"
         )));
     }
     // What others changed meanwhile stays: rights only grow, and nothing brings a revoked key back.
@@ -121,7 +121,7 @@ pub async fn settle_api_keys(store: &dyn Store, now: Timestamp) -> Result<(), Re
             None if !are_recorded => change_api_key(store, key, "system", now).await?,
             _ => {
                 return Err(unrecorded(format!(
-                    "API key `{id}` is not what events say of it"
+                    "API key `{id}` does not match its events"
                 )));
             }
         }

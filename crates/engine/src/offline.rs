@@ -26,7 +26,7 @@ impl Performer for Offline {
             | EffectKind::Ask(_) => Box::pin(std::future::ready(EffectOutcome::error(
                 "not_available",
                 format!(
-                    "`{}` needs something outside, and this program was started without",
+                    "`{}` needs an external service, and this program was started without one",
                     effect.key
                 ),
             ))),

@@ -291,18 +291,17 @@ struct Governance {
 
 impl Governance {
     fn read(&mut self, payload: &Map<String, Value>) {
-        let asked = payload.get("asked").and_then(Value::as_u64);
-        self.asked = self.asked.saturating_add(asked.unwrap_or_default());
+        let said = payload::ContractDecided::of(payload);
+        self.asked = self.asked.saturating_add(said.asked().unwrap_or_default());
         // A released call that the last check before its execution refuses.
-        if payload.contains_key("execution") {
+        if said.execution().is_some() {
             self.allowed = self.allowed.saturating_sub(1);
             self.blocked = self.blocked.saturating_add(1);
         }
-        let asks_under = payload.get("contract_sha256").and_then(Value::as_str);
-        if let Some(contract) = asks_under {
+        if let Some(contract) = said.contract_sha256() {
             self.contract = Some(contract.to_owned());
         }
-        let Some(decision) = payload.get("decision") else {
+        let Some(decision) = said.decision() else {
             return;
         };
         let contract = decision.get("compiled").and_then(Value::as_str);
@@ -445,25 +444,19 @@ impl Collected {
 
     fn effect(&mut self, event: &Event) {
         self.memory.read(&event.payload);
-        let text = |member: &str| {
-            event
-                .payload
-                .get(member)
-                .and_then(Value::as_str)
-                .unwrap_or_default()
-        };
-        let kind = match text("kind") {
-            "llm_provider_response" => MaterialKind::LlmProviderResponse,
-            "mcp_tool_return" => MaterialKind::McpToolReturn,
-            "host_fact" | "tool_result" => MaterialKind::HostFact,
+        let said = payload::EffectRecorded::of(&event.payload);
+        let kind = match said.kind() {
+            Some("llm_provider_response") => MaterialKind::LlmProviderResponse,
+            Some("mcp_tool_return") => MaterialKind::McpToolReturn,
+            Some("host_fact" | "tool_result") => MaterialKind::HostFact,
             // Clock reads and secrets are no material (C-24).
             _ => return,
         };
-        if let Ok(sha256) = Digest::parse(text("value_sha256")) {
+        if let Some(sha256) = said.value_sha256() {
             let uri = format!("artifact://{}", event.id);
             self.materials.push(Material {
                 kind,
-                id: text("effect_key").to_owned(),
+                id: event.effect_key().unwrap_or_default().to_owned(),
                 content_type: Some("application/json".to_owned()),
                 content: MaterialContent::Stored { uri, sha256 },
             });

@@ -24,10 +24,10 @@ pub enum Refused {
         scope: &'static str,
     },
     /// Whoever submitted a Task does not approve what it asks.
-    #[error("the actor who submitted a task cannot approve what it asks: another one must")]
+    #[error("the actor who submitted a task cannot approve what it asks for: another actor must")]
     ApproverMustDiffer,
     /// The idempotency key was used with another body.
-    #[error("the idempotency key was used with another body")]
+    #[error("the idempotency key was used before with a different body")]
     IdempotencyKeyReused,
     /// The event cursor names nothing that can be read.
     #[error("the cursor is unknown or no longer available")]
@@ -52,8 +52,8 @@ pub enum Refused {
     },
     /// The caller holds its share of something that is bounded.
     #[error(
-        "this caller holds {held} of the {max} that `{limit}` allows and shares out: give some back first, or raise \
-         `limits.{limit}`"
+        "this caller holds {held} of the {max} that `{limit}` allows all callers together: release some first, or \
+         raise `limits.{limit}`"
     )]
     OverShare {
         /// The limit's name.

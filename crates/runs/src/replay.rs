@@ -37,46 +37,32 @@ pub use source::{ReadSourceError, Source, blobs_named};
 
 use serde_json::json;
 
-use canon::{Map, Value};
-use domain::TaskId;
+use domain::{TaskId, payload};
 
 /// Returns the payload of `replay.started`.
-pub fn started(source: &Source, spec: &Spec) -> Map<String, Value> {
-    let mut payload = announced(&source.task_id, spec);
-    let unmatched: Vec<&String> = spec
-        .overrides
-        .keys()
-        .filter(|key| !source.has_key(key))
-        .collect();
-    if !unmatched.is_empty() {
-        payload.insert("unmatched_keys".to_owned(), json!(unmatched));
+pub fn started(source: &Source, spec: &Spec) -> payload::ReplayStarted {
+    let started = announced(&source.task_id, spec);
+    let keys = spec.overrides.keys();
+    let unmatched: Vec<&String> = keys.filter(|key| !source.has_key(key)).collect();
+    match unmatched.is_empty() {
+        true => started,
+        false => started.unmatched_keys(json!(unmatched)),
     }
-    payload
 }
 
 /// Returns what can be said of a replay without its source.
-pub fn announced(source: &TaskId, spec: &Spec) -> Map<String, Value> {
-    let mut payload = json!({
-        "source_task_id": source,
-        "mode": spec.mode,
-        "override_keys": spec.overrides.keys().collect::<Vec<_>>(),
-    });
-    if let Value::Object(payload) = &mut payload {
-        if let Some(checkpoint) = &spec.checkpoint {
-            payload.insert("checkpoint_id".to_owned(), json!(checkpoint));
-        }
-        if !spec.event_id_unmatched.is_empty() {
-            payload.insert(
-                "event_id_unmatched".to_owned(),
-                json!(spec.event_id_unmatched),
-            );
-        }
-        if !spec.refresh.is_empty() {
-            payload.insert("refresh".to_owned(), json!(spec.refresh));
-        }
+pub fn announced(source: &TaskId, spec: &Spec) -> payload::ReplayStarted {
+    let keys: Vec<&String> = spec.overrides.keys().collect();
+    let started = payload::ReplayStarted::default().source_task_id(source.as_str());
+    let mut started = started.mode(json!(spec.mode)).override_keys(json!(keys));
+    if let Some(checkpoint) = &spec.checkpoint {
+        started = started.checkpoint_id(json!(checkpoint));
     }
-    match payload {
-        Value::Object(payload) => payload,
-        _ => Map::new(),
+    if !spec.event_id_unmatched.is_empty() {
+        started = started.event_id_unmatched(json!(spec.event_id_unmatched));
     }
+    if !spec.refresh.is_empty() {
+        started = started.refresh(json!(spec.refresh));
+    }
+    started
 }

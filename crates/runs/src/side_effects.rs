@@ -53,17 +53,17 @@ fn governed_call(call: &Value) -> Option<(String, Used)> {
 impl SideEffectSummary {
     /// Takes the payload of `agent.tool_use`.
     pub fn uses_tool(&mut self, payload: &Map<String, Value>) {
-        let text = |member: &str| payload.get(member).and_then(Value::as_str);
-        if let Some(key) = text("effect_key") {
+        let said = payload::ToolUse::of(payload);
+        if let Some(key) = said.effect_key() {
             let call = Used {
-                tool: text("name").unwrap_or("unknown").to_owned(),
-                call_id: text("tool_call_id").unwrap_or(key).to_owned(),
+                tool: said.name().unwrap_or("unknown").to_owned(),
+                call_id: said.tool_call_id().unwrap_or(key).to_owned(),
                 // A large input is a blob, whose digest is the same.
-                input_hash: match payload.get("input") {
+                input_hash: match said.input() {
                     Some(input) => Some(sha256(&jcs(input))),
                     None => blob_reference(payload, "input"),
                 },
-                is_listed: payload.contains_key("attempt"),
+                is_listed: said.attempt().is_some(),
             };
             self.tools.insert(key.to_owned(), call);
         }
@@ -73,13 +73,14 @@ impl SideEffectSummary {
     ///
     /// What nobody reports is listed at the end: it may have had its effect.
     pub fn governed(&mut self, payload: &Map<String, Value>) {
-        let released = payload.get("released").and_then(Value::as_array);
+        let said = payload::ContractDecided::of(payload);
+        let released = said.released().and_then(Value::as_array);
         for call in released.into_iter().flatten() {
             if let Some((key, used)) = governed_call(call) {
                 self.tools.insert(key, used);
             }
         }
-        let Some(executed) = payload.get("executed") else {
+        let Some(executed) = said.executed() else {
             return;
         };
         let Some((key, used)) = governed_call(executed) else {
@@ -125,13 +126,13 @@ impl SideEffectSummary {
 
     /// Takes the payload of `vendor.effect_recorded`.
     pub fn effect(&mut self, payload: &Map<String, Value>) {
-        let text = |member: &str| payload.get(member).and_then(Value::as_str);
-        match text("kind") {
-            Some("llm_provider_response") if text("outcome") == Some("ok") => self.call(payload),
-            Some("mcp_tool_return" | "tool_result") => self.tool(payload),
+        let said = payload::EffectRecorded::of(payload);
+        match said.kind() {
+            Some("llm_provider_response") if said.outcome() == Some("ok") => self.call(said),
+            Some("mcp_tool_return" | "tool_result") => self.tool(said),
             _ => {}
         }
-        self.observed(payload);
+        self.observed(said);
     }
 
     /// Takes the same of an effect that must not pass for harmless because nobody looked.
@@ -187,9 +188,9 @@ impl SideEffectSummary {
             .collect()
     }
 
-    fn tool(&mut self, payload: &Map<String, Value>) {
-        let text = |member: &str| payload.get(member).and_then(Value::as_str);
-        let key = text("effect_key").unwrap_or_default();
+    fn tool(&mut self, said: payload::Said<'_, payload::EffectRecorded>) {
+        let key = said.effect_key().and_then(Value::as_str);
+        let key = key.unwrap_or_default();
         let call = self.tools.remove(key).unwrap_or_else(|| Used {
             tool: key.to_owned(),
             call_id: key.to_owned(),
@@ -199,24 +200,24 @@ impl SideEffectSummary {
         self.side_effects.tool_calls.push(ToolCall {
             tool: call.tool,
             call_id: call.call_id,
-            status: if text("outcome") == Some("ok") {
+            status: if said.outcome() == Some("ok") {
                 ToolStatus::Succeeded
             } else {
                 ToolStatus::Failed
             },
             input_hash: call.input_hash,
-            output_hash: text("value_sha256").and_then(|digest| Digest::parse(digest).ok()),
-            sandbox: payload
-                .get("side_effects")
+            output_hash: said.value_sha256(),
+            sandbox: said
+                .side_effects()
                 .and_then(|observed| observed.get("sandbox"))
                 .filter(|limits| limits.is_object())
                 .cloned(),
         });
     }
 
-    fn observed(&mut self, payload: &Map<String, Value>) {
-        let observed = payload
-            .get("side_effects")
+    fn observed(&mut self, said: payload::Said<'_, payload::EffectRecorded>) {
+        let observed = said
+            .side_effects()
             .and_then(|observed| Observed::deserialize(observed).ok());
         let Some(observed) = observed else { return };
         for (index, change) in (self.side_effects.fs_writes.len()..).zip(&observed.fs_writes) {
@@ -255,9 +256,8 @@ impl SideEffectSummary {
         self.not_observed.extend(observed.not_observed);
     }
 
-    fn call(&mut self, payload: &Map<String, Value>) {
-        let facts = payload::EffectRecorded::of(payload).model();
-        let facts = facts.and_then(Value::as_object);
+    fn call(&mut self, said: payload::Said<'_, payload::EffectRecorded>) {
+        let facts = said.model().and_then(Value::as_object);
         let member = |name: &str| facts.and_then(|facts| facts.get(name));
         let number = |name: &str| member(name).and_then(Value::as_u64).unwrap_or(0);
         let word = |name: &str| {

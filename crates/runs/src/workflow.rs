@@ -16,7 +16,7 @@ use std::fmt;
 use std::sync::Arc;
 
 use canon::{Digest, Map, Profile, Value, append_members, jcs, sha256};
-use domain::{ArtifactKind, Ask, Event, Kind, ModelUse};
+use domain::{ArtifactKind, Ask, Event, Kind, ModelUse, payload};
 
 pub use agent::{check_contracts, excluded_model, failure_in_result, is_unknown, ruled_output};
 pub(crate) use agent::{recorded_contracts, response_of};
@@ -348,11 +348,13 @@ pub struct EffectAnswer {
 impl EffectAnswer {
     /// Reads it from `vendor.effect_recorded`, whose blobs are filled in.
     pub fn recorded(event: &Event) -> Self {
-        let member = |name: &str| event.payload.get(name);
+        let said = payload::EffectRecorded::of(&event.payload);
         Self {
-            ok: member("outcome").and_then(Value::as_str) == Some("ok"),
-            value: member("value").cloned().unwrap_or_default(),
-            model: member("model").and_then(|model| serde::Deserialize::deserialize(model).ok()),
+            ok: said.outcome() == Some("ok"),
+            value: said.value().cloned().unwrap_or_default(),
+            model: said
+                .model()
+                .and_then(|model| serde::Deserialize::deserialize(model).ok()),
         }
     }
 

@@ -127,20 +127,17 @@ fn version(line: &[u8]) -> Version {
 /// Writes the error that stands for a bare status.
 fn answer(status: u16) -> Bytes {
     let (reason, message) = match status {
-        408 => (
-            "head_timeout",
-            "the head of the request did not come in time",
-        ),
-        414 => ("uri_too_long", "the address of the request is too long"),
+        408 => ("head_timeout", "the request head did not arrive in time"),
+        414 => ("uri_too_long", "the request target is too long"),
         431 => (
             "headers_too_large",
-            "the request has too many or too large headers",
+            "the request headers are too many or too large",
         ),
         505 => (
             "http_version",
-            "only HTTP/1.0, HTTP/1.1 and HTTP/2 are spoken here",
+            "only HTTP/1.0, HTTP/1.1 and HTTP/2 are supported",
         ),
-        _ => ("malformed_head", "the head of the request cannot be read"),
+        _ => ("malformed_head", "the request head cannot be parsed"),
     };
     let request_id = format!("req_{}", RandomIds.body());
     let mut details = canon::Map::new();

@@ -43,7 +43,7 @@ pub(crate) fn check(config: &Config, request: &Request) -> Result<(), Failure> {
     if (own && is_local) || allowed.any(|known| known.eq_ignore_ascii_case(bare)) {
         return Ok(());
     }
-    Err(wrong(421, "this server does not go by that name"))
+    Err(wrong(421, "this server does not answer to that host name"))
 }
 
 fn wrong(status: u16, message: &str) -> Failure {

@@ -42,7 +42,7 @@ use crate::routes;
 #[derive(Debug, thiserror::Error)]
 pub enum ServeError {
     /// Plain HTTP where others could read it (AP-REST-02).
-    #[error("plain HTTP on `{address}` would show keys and content to the network")]
+    #[error("plain HTTP on `{address}` would expose keys and content on the network")]
     PlainHttp {
         /// The address asked for.
         address: SocketAddr,
@@ -74,7 +74,7 @@ impl ServeError {
             }
             ServeError::Bind { source, .. } => match source.kind() {
                 std::io::ErrorKind::AddrInUse => {
-                    "stop the program that has this port, or listen on another one"
+                    "stop the program that uses this port, or listen on another one"
                 }
                 std::io::ErrorKind::PermissionDenied => "listen on a port above 1023",
                 std::io::ErrorKind::AddrNotAvailable => {
@@ -195,7 +195,7 @@ impl Bound {
         }
         let finished = tokio::time::timeout(app.config.shutdown_timeout, graceful.shutdown()).await;
         if finished.is_err() {
-            tracing::warn!("connections were cut");
+            tracing::warn!("open connections were dropped");
         }
         connections.shutdown().await;
         // Sockets that were no longer HTTP say goodbye by themselves.
@@ -204,7 +204,7 @@ impl Bound {
             .await
             .is_err()
         {
-            tracing::warn!("sockets were cut");
+            tracing::warn!("open WebSockets were dropped");
         }
     }
 }
@@ -259,7 +259,7 @@ impl Server<'_> {
                 tokio::select! {
                     () = connection.run(stream) => {}
                     () = life.over(patience(&app.config)) => {
-                        tracing::debug!("a connection stood still and was ended");
+                        tracing::debug!("a stalled connection was closed");
                     }
                 }
                 app.http.connections.fetch_sub(1, Ordering::Relaxed);
@@ -303,7 +303,7 @@ impl Connection {
                 match tokio::time::timeout(patience, acceptor.0.accept(stream)).await {
                     Ok(Ok(stream)) => self.answer(stream).await,
                     Ok(Err(error)) => tracing::debug!(%error, "no TLS handshake"),
-                    Err(_) => tracing::debug!("no TLS handshake in time"),
+                    Err(_) => tracing::debug!("the TLS handshake timed out"),
                 }
             }
         }

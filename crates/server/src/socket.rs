@@ -41,7 +41,7 @@ pub(crate) fn check_origin(app: &App, headers: &HeaderMap) -> Result<(), Failure
         true => Ok(()),
         false => Err(Failure::new(
             Code::PermissionDenied,
-            "this page is not one of this server",
+            "the page that asks does not come from this server",
         )
         .with("reason", json!("origin"))),
     }
@@ -119,13 +119,13 @@ impl Listener {
             let message = tokio::select! {
                 biased;
                 _ = self.closing.wait_for(|closing| *closing) => {
-                    return End::Because(close_code::AWAY, "the server stops");
+                    return End::Because(close_code::AWAY, "the server is shutting down");
                 }
                 Ok(_) = self.revoked.wait_for(|revoked| *revoked) => {
                     return End::Because(close_code::POLICY, "the key is no longer valid");
                 }
                 () = self.life.over(patience(&self.app.config)) => {
-                    return End::Because(close_code::AGAIN, "the place is needed");
+                    return End::Because(close_code::AGAIN, "the connection was idle, and another one needs its place");
                 }
                 said = socket.recv() => match said {
                     Some(Ok(Message::Ping(_) | Message::Pong(_))) => {
@@ -134,7 +134,7 @@ impl Listener {
                         continue;
                     }
                     Some(Ok(Message::Text(_) | Message::Binary(_))) => {
-                        return End::Because(close_code::UNSUPPORTED, "nothing is read here");
+                        return End::Because(close_code::UNSUPPORTED, "this socket takes no messages");
                     }
                     Some(Ok(Message::Close(_))) => return End::Closed,
                     Some(Err(_)) | None => return End::Gone,

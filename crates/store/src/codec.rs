@@ -75,7 +75,7 @@ pub(crate) fn decompress(frame: &[u8]) -> Result<Vec<u8>, String> {
         Some(DICTIONARY_NUMBER) => {}
         Some(other) => {
             return Err(format!(
-                "it needs dictionary {other}, which is not known here"
+                "it needs dictionary {other}, which this program does not know"
             ));
         }
         None => return Err("it names no dictionary".to_owned()),

@@ -120,7 +120,7 @@ pub enum OpenError {
         problems: Vec<String>,
     },
     /// The log does not hold what was acknowledged. Nothing was changed.
-    #[error("data directory `{}` has lost what was acknowledged: {loss}", directory.display())]
+    #[error("data directory `{}` has lost acknowledged events: {loss}", directory.display())]
     Lost {
         /// The directory.
         directory: PathBuf,
@@ -167,7 +167,7 @@ impl OpenError {
                 "stop every process that works in it; the first one of this program that starts then brings it forward"
             }
             OpenError::NoLog { .. } => {
-                "name the directory that `reprise serve` uses; it makes one at its first start"
+                "name the directory that `reprise serve` uses; its first start creates one"
             }
             OpenError::UnreadableFormat { .. } => {
                 "restore the file `format` from a backup; it holds one number"
@@ -186,14 +186,14 @@ impl OpenError {
                             .any(|name| what.contains(&format!("`{name}`")))
                 };
                 match missing.iter().any(nothing_tells) {
-                    true => "restore a backup: nothing else tells what was there",
+                    true => "restore a backup: nothing else records what was there",
                     false => {
-                        "restore a backup if there is one; `reprise log repair --apply` writes it again from what the rest of the log tells, and says so"
+                        "restore a backup if there is one; `reprise log repair --apply` restores it from the rest of the log, and says so"
                     }
                 }
             }
             OpenError::Flawed { .. } => {
-                "`reprise log repair --apply` sets it right, and `reprise log verify` says whether more was changed"
+                "`reprise log repair --apply` corrects it, and `reprise log verify` says whether more was changed"
             }
             OpenError::Lost { .. } => {
                 "nothing was changed: keep a copy of the directory and restore a backup if there is one; `reprise log recover --accept-loss` continues from what can still be read, under a new origin"
@@ -288,7 +288,7 @@ impl Presence {
         match (found, database) {
             (Ok(found), Ok(_)) if found == self.held => Ok(()),
             _ => Err(StoreFault::unavailable(format!(
-                "the data directory is not where it was (`{}` is missing or another); put it back, or stop the server",
+                "the data directory was moved or replaced (`{}` is missing or different); put it back, or stop the server",
                 self.lock.display()
             ))),
         }

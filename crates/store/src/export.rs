@@ -22,7 +22,7 @@ use std::io::{self, BufWriter, Write};
 use std::path::{Path, PathBuf};
 
 use canon::{Digest, sha256};
-use domain::{Event, Kind, NamedBlob, Position, State, Visibility};
+use domain::{Event, Kind, NamedBlob, Position, State, Visibility, payload};
 use engine::port::StoreFault;
 use serde_json::{Value, json};
 use sha2::{Digest as _, Sha256};
@@ -321,9 +321,7 @@ impl Public {
         if event.is_header() || event.is_substituted() {
             return;
         }
-        let word = event.payload.get("visibility");
-        let is_public = word.is_none_or(|word| word == Visibility::Public.as_str());
-        if is_public {
+        if event.visibility() == Visibility::Public {
             let moved = domain::external_members(&event.payload);
             self.blobs.extend(moved.map(|moved| moved.digest));
         }
@@ -335,10 +333,9 @@ impl Public {
             NamedBlob::Request => self.requests.extend(digest),
             NamedBlob::Content => {
                 let id = event.resource.id.clone();
-                let is_public = *self
-                    .artifacts
-                    .entry(id)
-                    .or_insert(word.is_some() && is_public);
+                let stated = payload::ArtifactCreated::of(&event.payload).visibility();
+                let is_public = stated == Some(Visibility::Public);
+                let is_public = *self.artifacts.entry(id).or_insert(is_public);
                 self.blobs.extend(digest.filter(|_| is_public));
             }
             // States of checkpoints are for replays only; plans and bundles hold what is not public too, and so does a memory.
@@ -383,10 +380,10 @@ fn issued_by(bytes: &[u8]) -> Option<Issued> {
     if event.kind() != Ok(Kind::ReceiptIssued) {
         return None;
     }
-    let digest = |name: &str| Digest::parse(event.payload.get(name)?.as_str()?).ok();
+    let receipt = payload::Receipt::of(&event.payload);
     Some(Issued {
-        content: digest("content_sha256")?,
-        hash: digest("receipt_hash")?,
+        content: receipt.content_sha256()?,
+        hash: receipt.receipt_hash()?,
         session: event.session_id.as_ref().map(ToString::to_string),
     })
 }

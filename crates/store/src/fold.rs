@@ -64,7 +64,7 @@ pub(crate) fn read_event(log: &EventName, row: &StoredEvent) -> Result<Event, St
     let event = Event::parse(&row.bytes).map_err(|error| error.to_string())?;
     let id = log.id(row.position);
     if *event.id != *id {
-        return Err(format!("its id is `{}` where `{id}` stands", event.id));
+        return Err(format!("its id is `{}`, expected `{id}`", event.id));
     }
     Ok(event)
 }
@@ -101,14 +101,13 @@ pub(crate) fn reseal(
 
 /// The documents that sealing an event may look at.
 pub(crate) fn named(event: &Event) -> impl Iterator<Item = &str> {
-    let owner = event.payload.get("task_id").and_then(canon::Value::as_str);
     let further = event.kind().map_or(FurtherLink::None, Kind::further_link);
     let named = [
         Some(&*event.resource.id),
         event.workspace_id.as_ref().map(|id| id.as_str()),
         event.session_id.as_ref().map(|id| id.as_str()),
         event.task_id.as_ref().map(|id| id.as_str()),
-        owner,
+        event.owner(),
     ];
     named.into_iter().flatten().chain(further.ids(event))
 }

@@ -174,7 +174,7 @@ fn decompress_after(before: &mut Vec<u8>, frame: &[u8]) -> Result<(), String> {
     let mut context = DCtx::try_create().ok_or("out of memory")?;
     match context.decompress_using_dict(new, &frame, old) {
         Ok(read) if read == len && fits(new, *sum) => Ok(()),
-        Ok(_) => Err("its checksum is another".to_owned()),
+        Ok(_) => Err("its checksum does not match".to_owned()),
         Err(problem) => Err(get_error_name(problem).to_owned()),
     }
 }

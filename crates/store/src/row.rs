@@ -135,7 +135,7 @@ impl DocumentRow {
         if !self.odd.is_empty() {
             let columns = self.odd.join(", ");
             return Err(damaged(format!(
-                "it is indexed by what it is not ({columns})"
+                "its index does not match its content ({columns})"
             )));
         }
         let state: State =

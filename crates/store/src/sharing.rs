@@ -49,12 +49,12 @@ impl Watch {
                     if let Err(error) = &looked
                         && !fails
                     {
-                        tracing::warn!(%error, "what other processes commit cannot be seen, will look again");
+                        tracing::warn!(%error, "what other processes commit cannot be seen; will retry");
                     }
                     fails = looked.is_err();
                 }
             })
-            .map_err(|error| StoreFault::new(format!("no thread to watch with: {error}")))?;
+            .map_err(|error| StoreFault::new(format!("cannot start a thread to watch: {error}")))?;
         Ok(Self {
             stop: Some(stop),
             thread: Some(thread),

@@ -466,7 +466,7 @@ impl Store for SqliteStore {
                 return Err(fault.clone());
             }
             if writing.writer.is_finished() {
-                return Err(StoreFault::unavailable("the thread that writes has ended"));
+                return Err(StoreFault::unavailable("the writer thread has ended"));
             }
             // Only then is it worth a write to find out whether there is room again.
             if self.published.full.load(Ordering::Relaxed) {

@@ -119,7 +119,7 @@ impl<T: 'static> Threads<T> {
                     drop(queue);
                     if let Some(job) = job {
                         job(Err(StoreFault::new(format!(
-                            "no thread to work with: {error}"
+                            "cannot start a worker thread: {error}"
                         ))));
                     }
                     return;

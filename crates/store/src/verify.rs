@@ -202,7 +202,7 @@ impl<'a> Check<'a> {
     fn flaws(&mut self, flaws: Vec<Flaw>) {
         for flaw in flaws {
             let hint = match flaw.refuses() {
-                true => "let `reprise log repair --apply` set it right",
+                true => "let `reprise log repair --apply` correct it",
                 false => "remove it if nobody needs it",
             };
             self.report(
@@ -368,7 +368,7 @@ impl<'a> Check<'a> {
         let before = self.folded.find(self.audit, &event.resource.id)?;
         let follows = before.as_ref().map_or(1, |before| before.version + 1);
         if event.sequence != follows {
-            let problem = format!("has sequence {} where {follows} follows", event.sequence);
+            let problem = format!("has sequence {}, expected {follows}", event.sequence);
             self.report(what(), problem);
             return self.pass_over(row, event.sequence);
         }
@@ -378,7 +378,7 @@ impl<'a> Check<'a> {
             let said = event.previous_event_id.as_deref().unwrap_or("none");
             let tip = tip.as_deref().unwrap_or("none");
             let problem =
-                format!("follows `{said}` where its resource was last changed by `{tip}`");
+                format!("names `{said}` before it, and its resource was last changed by `{tip}`");
             self.report(what(), problem);
         }
         if self.damaged.contains(&row.resource) {
@@ -607,7 +607,7 @@ impl<'a> Check<'a> {
         }
         for file in self.audit.strays()? {
             let problem = format!(
-                "`{}` is not a blob in its place: nothing reads it; move it away",
+                "`{}` is not a blob file: nothing reads it; remove it",
                 file.display()
             );
             self.report(ProblemSubject::Files, problem);

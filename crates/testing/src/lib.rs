@@ -70,7 +70,7 @@ pub fn published_path(path: &str) -> Option<PathBuf> {
     let beside = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../../shared/spec");
     let folder = std::env::var_os("REPRISE_TEST_SPEC").map_or(beside, PathBuf::from);
     let path = folder.join(path);
-    let missing = (!path.exists()).then(|| format!("`{}` is not there", path.display()));
+    let missing = (!path.exists()).then(|| format!("`{}` does not exist", path.display()));
     group("published", missing)?;
     Some(path)
 }

@@ -21,9 +21,8 @@ impl Cursor {
                         .all(|byte| byte.is_ascii_digit() || (b'a'..=b'f').contains(&byte))
             })
             .and_then(|digits| u64::from_str_radix(digits, 16).ok());
-        key.map(Cursor).ok_or_else(|| {
-            InputError::invalid("cursor", "is not a cursor that this server gave out")
-        })
+        key.map(Cursor)
+            .ok_or_else(|| InputError::invalid("cursor", "is not a cursor that this server issued"))
     }
 }
 

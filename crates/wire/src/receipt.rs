@@ -4,7 +4,7 @@
 //! of the contract (C-04). Nothing here hashes or judges.
 
 use canon::{Digest, Map, Value};
-use domain::{Batch, State, Timestamp, View};
+use domain::{Batch, State, Timestamp, View, payload};
 use serde_json::json;
 
 use crate::InputError;
@@ -122,14 +122,11 @@ fn signature(bare: Option<&Map<String, Value>>) -> Option<Value> {
 
 /// Returns a verdict from the payload of the event that recorded it.
 pub fn verification(receipt_id: &str, payload: &Map<String, Value>, at: Timestamp) -> Value {
-    let member = |name: &str| payload.get(name).cloned().unwrap_or_default();
-    verdict(
-        Some(receipt_id),
-        member("valid") == Value::Bool(true),
-        member("reason"),
-        member("value"),
-        at,
-    )
+    let said = payload::Verified::of(payload);
+    let given = |value: Option<&Value>| value.cloned().unwrap_or_default();
+    let valid = said.valid() == Some(&Value::Bool(true));
+    let (reason, value) = (given(said.reason()), given(said.value()));
+    verdict(Some(receipt_id), valid, reason, value, at)
 }
 
 /// Returns a verdict.
@@ -156,14 +153,13 @@ pub fn verdict(
 
 /// Returns a sealed head of the receipt log: envelope metadata and members.
 pub(crate) fn batch(source: Source<'_>, state: &Batch) -> (Value, Value) {
-    let text = |position, member: &str| {
-        let found = source.payload(position, member).and_then(Value::as_str);
-        found.unwrap_or_default().to_owned()
-    };
-    let mut checkpoint = text(state.source, "checkpoint");
+    let sealed = source.said::<payload::TreeHeadSealed>(state.source);
+    let mut checkpoint = sealed.checkpoint().unwrap_or_default().to_owned();
     let own = checkpoint.lines().find(|line| line.starts_with('\u{2014}'));
     let signature = own.map(str::to_owned);
-    let cosignatures: Vec<String> = state.cosigned.iter().map(|at| text(*at, "line")).collect();
+    let cosigned = state.cosigned.iter();
+    let lines = cosigned.map(|at| source.said::<payload::TreeHeadCosigned>(*at).line());
+    let cosignatures: Vec<&str> = lines.map(Option::unwrap_or_default).collect();
     for line in &cosignatures {
         checkpoint.push_str(line);
         checkpoint.push('\n');
@@ -172,7 +168,7 @@ pub(crate) fn batch(source: Source<'_>, state: &Batch) -> (Value, Value) {
         "batch_id": source.document.id,
         "size": state.size,
         "root": state.root,
-        "previous_root": source.payload(state.source, "previous_root"),
+        "previous_root": sealed.previous_root(),
         "sealed_at": source.document.created_at,
         "signature": signature,
         "cosignatures": cosignatures,

@@ -6,12 +6,15 @@
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
+use std::sync::LazyLock;
 
 use canon::{Map, Value};
+use domain::payload::Said;
 use domain::{
     Activity, Answer, Artifact, Branch, BranchId, Chain, Content, Document, Extra, Message,
-    Outcome, OutcomeId, Permission, PersonaId, Position, ReceiptId, Session, SessionId, State,
-    Status, Task, TaskId, Timestamp, Vault, View, Workspace, WorkspaceId, pruned_digest,
+    Outcome, OutcomeId, Permission, PersonaId, Position, ReceiptId, Role, Session, SessionId,
+    State, Status, Task, TaskId, Timestamp, Vault, View, Workspace, WorkspaceId, payload,
+    pruned_digest,
 };
 use serde::Serialize;
 use serde_json::json;
@@ -37,16 +40,16 @@ impl<'a> Source<'a> {
         }
     }
 
-    pub(crate) fn payload(&self, position: Position, member: &str) -> Option<&'a Value> {
-        self.payloads.get(&position)?.get(member)
-    }
-
-    fn payload_or_null(&self, position: Position, member: &str) -> Value {
-        self.payload(position, member).cloned().unwrap_or_default()
+    /// Returns what the event at a position says, none of it when its payload is not at hand.
+    pub(crate) fn said<P>(&self, position: Position) -> Said<'a, P> {
+        static NOTHING: LazyLock<Map<String, Value>> = LazyLock::new(Map::new);
+        let payload = self.payloads.get(&position);
+        Said::new(payload.map_or(&*NOTHING, |payload| payload))
     }
 
     fn metadata(&self, position: Position) -> Cow<'a, Value> {
-        match self.payload(position, "metadata") {
+        // Whatever has metadata states it under this name.
+        match self.said::<payload::SessionUpdated>(position).metadata() {
             Some(metadata @ Value::Object(_)) => Cow::Borrowed(metadata),
             _ => Cow::Owned(self.pruned_or_empty(position)),
         }
@@ -63,7 +66,7 @@ impl<'a> Source<'a> {
     }
 
     fn parts(&self, position: Position) -> Cow<'a, Value> {
-        if let Some(parts) = self.payload(position, "parts") {
+        if let Some(parts) = self.said::<payload::Message>(position).parts() {
             return Cow::Borrowed(parts);
         }
         Cow::Owned(match self.pruned(position) {
@@ -82,7 +85,10 @@ impl<'a> Source<'a> {
             Some(pruned) => {
                 json!({"code": "pruned", "message": "why it failed was pruned with its events", "details": pruned})
             }
-            None => self.payload_or_null(position, "failure"),
+            None => {
+                let failure = self.said::<payload::TaskEnded>(position).failure();
+                failure.cloned().unwrap_or_default()
+            }
         }
     }
 }
@@ -254,14 +260,15 @@ fn artifact(source: Source<'_>, state: &Artifact) -> (Value, Value) {
 }
 
 fn outcome(source: Source<'_>, state: &Outcome) -> (Value, Value) {
+    let said = source.said::<payload::OutcomeRecorded>(state.source);
     let messages: Vec<Value> = match source.extra {
         Extra::Outcome { messages } if !messages.is_empty() => {
             let shown = messages.iter().map(|message| resource(message).value());
             shown.collect()
         }
         // A replay's Messages are in no transcript: its Outcome holds them whole.
-        _ => source
-            .payload(state.source, "messages")
+        _ => said
+            .messages()
             .and_then(Value::as_array)
             .map(|whole| {
                 let document = source.document;
@@ -273,7 +280,7 @@ fn outcome(source: Source<'_>, state: &Outcome) -> (Value, Value) {
             })
             .unwrap_or_default(),
     };
-    let summary = source.payload(state.source, "summary");
+
     let failure = if state.status == Status::Failed {
         source.failure(state.source)
     } else {
@@ -284,7 +291,7 @@ fn outcome(source: Source<'_>, state: &Outcome) -> (Value, Value) {
         "session_id": state.session_id,
         "workspace_id": state.workspace_id,
         "status": outcome_word(state.status),
-        "summary": summary.and_then(Value::as_str).unwrap_or_default(),
+        "summary": said.summary().unwrap_or_default(),
         "messages": messages,
         "artifacts": [],
         "handoffs": [],
@@ -335,29 +342,33 @@ fn permission(source: Source<'_>, state: &Permission) -> (Value, Value) {
     let response = answered.map(|at| {
         let mut response = json!({"approved": status == "approved"});
         if let Value::Object(members) = &mut response {
-            for name in ["answer", "message_id", "reason"] {
-                if let Some(value) = source.payload(at, name) {
-                    members.insert(name.to_owned(), value.clone());
-                }
-            }
-            if let Some(Value::Object(remarks)) = source.payload(at, "remarks") {
+            let said = source.said::<payload::Answered>(at);
+            let withdrawn = source.said::<payload::Withdrawn>(at);
+            let given = [
+                ("answer", said.answer().cloned()),
+                ("message_id", said.message_id().map(Value::from)),
+                ("reason", withdrawn.reason().cloned()),
+            ];
+            let given = given
+                .into_iter()
+                .filter_map(|(name, value)| Some((name.to_owned(), value?)));
+            members.extend(given);
+            if let Some(Value::Object(remarks)) = said.remarks() {
                 members.extend(remarks.clone());
             }
         }
         response
     });
-    let asked = |member: &str| {
-        let known = source.payload(state.asked, member).cloned();
-        known.or_else(|| source.pruned(state.asked))
-    };
+    let said = source.said::<payload::Asked>(state.asked);
+    let asked = |member: Option<&Value>| member.cloned().or_else(|| source.pruned(state.asked));
     let members = json!({
         "session_id": state.session_id,
         "task_id": state.task_id,
         "workspace_id": state.workspace_id,
         "status": status,
         "source": "hitl",
-        "action": asked("action"),
-        "request": asked("request"),
+        "action": asked(said.action()),
+        "request": asked(said.request()),
         "response": response,
     });
     (source.metadata(state.asked).into_owned(), members)
@@ -383,13 +394,13 @@ fn chain(state: &Chain) -> (Value, Value) {
 
 /// Returns the answer to a truncation, from the payload of its event and the Session after it (C-40).
 pub fn truncate_result(payload: &Map<String, Value>, session: Value) -> Value {
-    let member = |name: &str| payload.get(name).cloned().unwrap_or_default();
+    let said = payload::SessionTruncated::of(payload);
     json!({
         "object": "session.truncate_result",
         "session_id": session.get("id"),
-        "kept_turn_count": member("kept_turn_count"),
-        "removed_turn_count": member("removed_turn_count"),
-        "new_tip_turn_id": member("new_tip_turn_id"),
+        "kept_turn_count": said.kept_turn_count(),
+        "removed_turn_count": said.removed_turn_count(),
+        "new_tip_turn_id": said.new_tip_turn_id(),
         "session": session,
     })
 }
@@ -459,9 +470,9 @@ struct ShownTask<'a> {
 enum Input<'a> {
     Message {
         created_at: Timestamp,
-        id: Option<&'a Value>,
+        id: Option<&'a str>,
         parts: Cow<'a, Value>,
-        role: Option<&'a Value>,
+        role: Option<Role>,
     },
     Object(Cow<'a, Value>),
 }
@@ -518,17 +529,20 @@ fn shown_session<'a>(source: Source<'a>, state: &'a Session) -> ShownSession<'a>
 
 fn shown_task<'a>(source: Source<'a>, state: &'a Task) -> ShownTask<'a> {
     let created_at = created_at(source.document);
-    let input = match source.payload(state.input, "parts") {
+    let message = source.said::<payload::Message>(state.input);
+    let input = match message.parts() {
         Some(parts) => Input::Message {
             created_at,
-            id: source.payload(state.input, "message_id"),
+            id: message.message_id(),
             parts: Cow::Borrowed(parts),
-            role: source.payload(state.input, "role"),
+            role: message.role(),
         },
-        None => Input::Object(match source.payload(state.input, "input") {
-            Some(input) => Cow::Borrowed(input),
-            None => Cow::Owned(source.pruned_or_empty(state.input)),
-        }),
+        None => Input::Object(
+            match source.said::<payload::TaskSubmitted>(state.input).input() {
+                Some(input) => Cow::Borrowed(input),
+                None => Cow::Owned(source.pruned_or_empty(state.input)),
+            },
+        ),
     };
     ShownTask {
         assigned_agent_id: (),

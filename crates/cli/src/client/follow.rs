@@ -52,14 +52,14 @@ pub(crate) async fn follow(
                 contact = Some(Instant::now());
                 let heard = listen(client, response, cursor, &mut listener).await?;
                 let complete = match heard {
-                    Heard::Enough => return client.task(task).await,
-                    Heard::Some => {
+                    ConnectionEnd::Enough => return client.task(task).await,
+                    ConnectionEnd::Some => {
                         wait = WAIT_MIN;
                         cursor.ended
                     }
                     // A server may end a Task without a word that we know.
-                    Heard::End => true,
-                    Heard::Nothing => cursor.ended,
+                    ConnectionEnd::End => true,
+                    ConnectionEnd::Nothing => cursor.ended,
                 };
                 // Only the Task itself can say whether a stream that ended was at its end.
                 match client.task(task).await {
@@ -98,7 +98,7 @@ pub(crate) struct Cursor {
 }
 
 /// What came of one connection.
-enum Heard {
+enum ConnectionEnd {
     /// The listener has what it wanted.
     Enough,
     /// Something, then the connection ended.
@@ -114,9 +114,9 @@ async fn listen(
     mut response: reqwest::Response,
     cursor: &mut Cursor,
     listener: &mut impl FnMut(&Event) -> anyhow::Result<Flow>,
-) -> anyhow::Result<Heard> {
+) -> anyhow::Result<ConnectionEnd> {
     let mut reader = Reader::new(EVENT_BYTES_MAX);
-    let mut heard = Heard::Nothing;
+    let mut heard = ConnectionEnd::Nothing;
     loop {
         let chunk = if cursor.ended {
             match timeout(LINGER, response.chunk()).await {
@@ -128,7 +128,7 @@ async fn listen(
         };
         let bytes = match (chunk, &heard) {
             (Ok(Some(bytes)), _) => bytes,
-            (Ok(None), Heard::Nothing) => return Ok(Heard::End),
+            (Ok(None), ConnectionEnd::Nothing) => return Ok(ConnectionEnd::End),
             (Ok(None) | Err(_), _) => return Ok(heard),
         };
         let events = reader.push(&bytes).map_err(|_| {
@@ -142,9 +142,9 @@ async fn listen(
             let Some(event) = cursor.next(&data)? else {
                 continue;
             };
-            heard = Heard::Some;
+            heard = ConnectionEnd::Some;
             if listener(&event)? == Flow::Stop {
-                return Ok(Heard::Enough);
+                return Ok(ConnectionEnd::Enough);
             }
         }
     }

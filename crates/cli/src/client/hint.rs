@@ -9,7 +9,7 @@ use serde_json::Value;
 pub(super) fn unreachable(cause: &str, url: &Url) -> String {
     let is_remote = !super::target::is_loopback(url);
     if cause.contains("UnknownIssuer") || cause.contains("self-signed") {
-        "nobody whom this machine trusts signed that certificate: if you trust that server, name its certificate, or that of \
+        "that certificate is not signed by anyone this machine trusts: if you trust that server, name its certificate, or that of \
          its authority, with --ca FILE"
             .to_owned()
     } else if cause.contains("not valid for name") {
@@ -43,14 +43,14 @@ impl Key<'_> {
     pub(super) fn is_unknown(self) -> String {
         match self.file {
             Some(file) => format!(
-                "the key in `{}` is not one of that server: run this in the server's folder, or give a key with --key or REPRISE_KEY",
+                "the key in `{}` does not belong to that server: run this in the server's folder, or give a key with --key or REPRISE_KEY",
                 file.display()
             ),
-            None if self.is_remote => "the key in --key or REPRISE_KEY is mistyped, expired, revoked or of another server; \
-                whoever runs that server makes one there with `reprise key create --actor NAME`"
+            None if self.is_remote => "the key in --key or REPRISE_KEY is mistyped, expired, revoked or for another server; \
+                whoever runs that server creates one there with `reprise key create --actor NAME`"
                 .to_owned(),
-            None => "the key in --key or REPRISE_KEY is mistyped, expired, revoked or of another server; in the server's folder \
-                `reprise key list` shows the keys, and `reprise key create --actor NAME` makes one"
+            None => "the key in --key or REPRISE_KEY is mistyped, expired, revoked or for another server; in the server's folder \
+                `reprise key list` shows the keys, and `reprise key create --actor NAME` creates one"
                 .to_owned(),
         }
     }

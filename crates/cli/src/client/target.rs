@@ -65,7 +65,7 @@ impl Target {
                 (None, None) => {
                     local_key(&connection.data, key_file)?;
                     return Err(Problem::new(
-                        format!("no server works in `{}`", connection.data.display()),
+                        format!("no server is running in `{}`", connection.data.display()),
                         "start one there with `reprise serve`, or name one with --url",
                     )
                     .into());
@@ -103,7 +103,7 @@ impl Target {
             None => {
                 return Err(Problem::new(
                     format!("no key for `{url}`"),
-                    "give one with --key or REPRISE_KEY: whoever runs that server makes it there with `reprise key create --actor NAME`; \
+                    "give one with --key or REPRISE_KEY: whoever runs that server creates it there with `reprise key create --actor NAME`; \
                      the key of this folder is not sent to other machines",
                 )
                 .into());
@@ -190,11 +190,17 @@ mod tests {
         std::fs::write(home.path().join(KEY_FILE), "rpk_local\n").unwrap();
         // Nobody works there, and whoever listens at the usual port is not its server.
         let error = Target::find(&connection(home.path(), None)).unwrap_err();
-        assert!(error.to_string().contains("no server works in"), "{error}");
+        assert!(
+            error.to_string().contains("no server is running in"),
+            "{error}"
+        );
         // What a crash left leads to a port that may be another's by now.
         std::fs::write(home.path().join(ADDRESS_FILE), "http://127.0.0.1:8080\n").unwrap();
         let error = Target::find(&connection(home.path(), None)).unwrap_err();
-        assert!(error.to_string().contains("no server works in"), "{error}");
+        assert!(
+            error.to_string().contains("no server is running in"),
+            "{error}"
+        );
         // Somebody who names a server of this machine means it.
         let url = Some("http://127.0.0.1:8080");
         let target = Target::find(&connection(home.path(), url)).unwrap();

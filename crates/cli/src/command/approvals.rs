@@ -5,7 +5,7 @@ use clap::{Args, Subcommand};
 use domain::Timestamp;
 use serde_json::json;
 
-use crate::args::Connection;
+use crate::args::ServerArgs;
 use crate::client::{Client, Target, Write, fresh_key};
 use crate::exit::{Exit, Problem};
 use crate::listing::Listing;
@@ -42,7 +42,7 @@ pub(crate) struct ListArgs {
     /// Only what is pending (the default), approved or denied
     #[arg(long, value_name = "STATUS", ignore_case = true, value_parser = ["pending", "approved", "denied"], conflicts_with = "all")]
     status: Option<String>,
-    /// Also what is decided already, newest first
+    /// Also show what has been decided, newest first
     #[arg(long)]
     all: bool,
     #[command(flatten)]
@@ -54,11 +54,8 @@ pub(crate) struct ListArgs {
 pub(crate) struct ShowArgs {
     /// The request, or the task that waits
     id: String,
-    /// Print JSON
-    #[arg(long)]
-    json: bool,
     #[command(flatten)]
-    connection: Connection,
+    server: ServerArgs,
 }
 
 /// `reprise approvals approve` and `reprise approvals deny`
@@ -72,11 +69,8 @@ pub(crate) struct DecideArgs {
     /// The digest of the arguments that were looked at
     #[arg(long, value_name = "DIGEST")]
     digest: Option<String>,
-    /// Print JSON
-    #[arg(long)]
-    json: bool,
     #[command(flatten)]
-    connection: Connection,
+    server: ServerArgs,
 }
 
 /// Runs one of them.
@@ -90,7 +84,7 @@ pub(crate) async fn run(command: Command) -> anyhow::Result<Exit> {
 }
 
 async fn list(args: ListArgs) -> anyhow::Result<Exit> {
-    let client = args.listing.client()?;
+    let client = args.listing.server.client()?;
     let status = args.status.as_deref().unwrap_or("pending");
     let query = match (args.all, status) {
         (true, _) => vec![("order", "desc")],
@@ -99,7 +93,7 @@ async fn list(args: ListArgs) -> anyhow::Result<Exit> {
     };
     let path = ["v1", "permission-requests"];
     let (found, more) = client.list(&path, &query, args.listing.limit()).await?;
-    let shows = !found.is_empty() && !args.listing.json && !is_quiet();
+    let shows = !found.is_empty() && !args.listing.server.json && !is_quiet();
     let none = match (args.all, status) {
         (false, "pending") => "nothing waits for a decision",
         (false, "approved") => "nothing was approved",
@@ -163,7 +157,7 @@ async fn find(client: &Client, id: &str) -> anyhow::Result<Value> {
         }
         None => Err(Problem::new(
             format!("task `{}` does not wait for anybody", shorten(id, 80)),
-            "`reprise approvals list` shows what waits",
+            "`reprise approvals list` shows what is waiting",
         )
         .answers_no()
         .into()),
@@ -171,14 +165,14 @@ async fn find(client: &Client, id: &str) -> anyhow::Result<Value> {
 }
 
 async fn show(args: ShowArgs) -> anyhow::Result<Exit> {
-    let client = Client::new(Target::find(&args.connection)?)?;
+    let client = args.server.client()?;
     let request = find(&client, &args.id).await?;
     let task = text(&request, "/task_id").to_owned();
     let told = client
         .get(&["v1", "tasks", &task, "transcript"], &[])
         .await?;
     let mut out = Output::stdout();
-    if args.json {
+    if args.server.json {
         let led = led_to(&told, text(&request, "/id"));
         let digest = digest(&request);
         let decided = decision(&told, text(&request, "/id"));
@@ -305,12 +299,12 @@ fn input_words(told: &Value) -> String {
 }
 
 async fn decide(args: DecideArgs, approved: bool) -> anyhow::Result<Exit> {
-    let client = Client::new(Target::find_approver(&args.connection)?)?;
+    let client = Client::new(Target::find_approver(&args.server.connection)?)?;
     let request = find(&client, &args.id).await?;
     if approved && !request.get("action").is_some_and(Value::is_object) {
         let task = shorten(text(&request, "/task_id"), 80);
         return Err(Problem::new(
-            "it asks a question, and a yes would not answer it",
+            "it asks a question, which an approval would not answer",
             format!("nothing was decided; to answer: reprise task answer {task} TEXT"),
         )
         .answers_no()
@@ -342,7 +336,7 @@ async fn decide(args: DecideArgs, approved: bool) -> anyhow::Result<Exit> {
     let path = ["v1", "permission-requests", id, "respond"];
     let decided = client.post(&path, Write { body, key: &key }).await?;
     let mut out = Output::stdout();
-    if args.json {
+    if args.server.json {
         out.json(&decided)?;
         return Ok(Exit::Ok);
     }

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use clap::{Args, Subcommand};
 use serde_json::{Value, json};
 
-use crate::args::Connection;
+use crate::args::{Connection, ServerArgs};
 use crate::client::{Client, Target, Write, fresh_key};
 use crate::exit::{Exit, OrHint, Problem};
 use crate::listing::{Listing, text};
@@ -54,7 +54,7 @@ pub(crate) struct GetArgs {
     id: String,
     /// The file to write, which must not exist yet [default: stdout]
     out: Option<PathBuf>,
-    /// Of an event: which member of its payload
+    /// For an event: which member of its payload
     #[arg(long, value_name = "NAME")]
     member: Option<String>,
     /// Print JSON about what was written to the file
@@ -84,11 +84,8 @@ pub(crate) struct PutArgs {
     /// The session it belongs to
     #[arg(long, value_name = "ID")]
     session: Option<String>,
-    /// Print JSON
-    #[arg(long)]
-    json: bool,
     #[command(flatten)]
-    connection: Connection,
+    server: ServerArgs,
 }
 
 /// Runs one of them.
@@ -101,7 +98,7 @@ pub(crate) async fn run(command: Command) -> anyhow::Result<Exit> {
 }
 
 async fn list(args: ListArgs) -> anyhow::Result<Exit> {
-    let client = args.listing.client()?;
+    let client = args.listing.server.client()?;
     let mut query = vec![("order", "desc")];
     query.extend(args.task.iter().map(|id| ("task_id", id.as_str())));
     query.extend(args.session.iter().map(|id| ("session_id", id.as_str())));
@@ -147,7 +144,7 @@ async fn get(args: GetArgs) -> anyhow::Result<Exit> {
         }
         _ if args.json => {
             let hint = "name a file: without one the content itself goes to stdout";
-            return Err(Problem::new("--json tells of a file", hint).into());
+            return Err(Problem::new("--json describes a file", hint).into());
         }
         _ => std::io::stdout().write_all(&bytes)?,
     }
@@ -155,7 +152,7 @@ async fn get(args: GetArgs) -> anyhow::Result<Exit> {
 }
 
 async fn put(args: PutArgs) -> anyhow::Result<Exit> {
-    let client = Client::new(Target::find(&args.connection)?)?;
+    let client = args.server.client()?;
     let name = format!("`{}`", args.file.display());
     let bytes = std::fs::read(&args.file).or_hint(&name, "name a file that can be read")?;
     let mut body = json!({
@@ -181,7 +178,7 @@ async fn put(args: PutArgs) -> anyhow::Result<Exit> {
         .put(&["v1", "artifacts", &id, "content"], &bytes)
         .await?;
     let mut out = Output::stdout();
-    match args.json {
+    match args.server.json {
         true => out.json(&stored)?,
         false if is_quiet() => out.ids([id.as_str()])?,
         false => out.line(format_args!("{}  {} bytes", shorten(&id, 120), bytes.len()))?,

@@ -22,7 +22,7 @@ pub(crate) async fn run(args: ConformanceArgs) -> anyhow::Result<Exit> {
     drop(progress);
     let exit = show(&judged?, json)?;
     inform(
-        "what was made for it stays on that server: workspaces, sessions, tasks and open questions, which a log never forgets",
+        "what the run created stays on that server: workspaces, sessions, tasks and open questions, which a log never forgets",
     );
     Ok(exit)
 }

@@ -39,7 +39,7 @@ pub(crate) fn run(args: DemoArgs) -> anyhow::Result<Exit> {
         let temporary = tempfile::Builder::new()
             .prefix("reprise-demo-")
             .tempdir()
-            .or_hint("no temporary directory", hint)?;
+            .or_hint("cannot create a temporary directory", hint)?;
         let data = temporary.path().to_owned();
         // The directory goes when everything that works in it has gone.
         let exit = crate::wait(host(data, args.once, false));
@@ -64,7 +64,7 @@ async fn host(data: PathBuf, once: bool, kept: bool) -> anyhow::Result<Exit> {
         .prefix("reprise-demo-files-")
         .tempdir()
         .or_hint(
-            "no temporary directory",
+            "cannot create a temporary directory",
             "check that `TMPDIR` can be written",
         )?;
     replay::set_stage(&mut settings, stage.path())?;
@@ -185,7 +185,7 @@ const CHAPTERS: [Chapter; 3] = [
         why: "Once canceled, no late result can turn it into a success.",
         workflow: "hold",
         text: "Watch the queue until somebody stops you.",
-        act: Act::Cancel("the tour goes on"),
+        act: Act::Cancel("the tour continues"),
     },
 ];
 

@@ -8,8 +8,7 @@ use runs::replay::diff::{Reveal, compare};
 use runs::workflow::{Registry, builtin};
 use serde_json::json;
 
-use crate::args::Connection;
-use crate::client::{Client, Target};
+use crate::args::ServerArgs;
 use crate::command::replay::{read_source, source_of};
 use crate::exit::{Exit, OrHint, Problem};
 use crate::output::{Output, Paint, Table, printable, shorten};
@@ -27,11 +26,8 @@ pub(crate) struct DiffArgs {
     a: String,
     /// The second run
     b: String,
-    /// Print JSON
-    #[arg(long)]
-    json: bool,
     #[command(flatten)]
-    connection: Connection,
+    server: ServerArgs,
 }
 
 /// Runs it.
@@ -51,7 +47,7 @@ pub(crate) fn run(args: &DiffArgs) -> anyhow::Result<Exit> {
             &read_source(args.b.as_ref())?,
         )?,
         (false, false) => crate::wait(async {
-            let client = Client::new(Target::find(&args.connection)?)?;
+            let client = args.server.client()?;
             let path = ["v1", "tasks", &args.a, "diff"];
             client.get(&path, &[("other", &args.b)]).await
         })?,
@@ -59,7 +55,7 @@ pub(crate) fn run(args: &DiffArgs) -> anyhow::Result<Exit> {
         (false, true) => compared(&fetched(args, &args.a)?, &read_source(args.b.as_ref())?)?,
     };
     let mut out = Output::stdout();
-    if args.json {
+    if args.server.json {
         out.json(&diff)?;
     } else {
         Printer { out, diff: &diff }.all()?;
@@ -77,7 +73,7 @@ fn compared(a: &Source, b: &Source) -> anyhow::Result<Value> {
 
 fn fetched(args: &DiffArgs, task: &str) -> anyhow::Result<Source> {
     let bytes = crate::wait(async {
-        let client = Client::new(Target::find(&args.connection)?)?;
+        let client = args.server.client()?;
         let path = ["v1", "tasks", task, "bundle"];
         client.get_bytes(&path, &[]).await
     })?;

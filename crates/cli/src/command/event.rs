@@ -57,7 +57,7 @@ pub(crate) async fn run(command: Command) -> anyhow::Result<Exit> {
 }
 
 async fn list(args: ListArgs) -> anyhow::Result<Exit> {
-    let client = args.listing.client()?;
+    let client = args.listing.server.client()?;
     let mut query = vec![("order", if args.oldest { "asc" } else { "desc" })];
     for (name, value) in [
         ("task_id", &args.task),
@@ -74,7 +74,7 @@ async fn list(args: ListArgs) -> anyhow::Result<Exit> {
     let after = args.after.as_deref();
     let (found, more) = client.list_after(&path, &query, wanted, after).await?;
     let mut out = Output::stdout();
-    if args.listing.json {
+    if args.listing.server.json {
         out.json(&Value::Array(found))?;
         return Ok(Exit::Ok);
     }
@@ -102,7 +102,7 @@ async fn list(args: ListArgs) -> anyhow::Result<Exit> {
 }
 
 async fn show(args: ShowArgs) -> anyhow::Result<Exit> {
-    let client = args.client()?;
+    let client = args.server.client()?;
     let event = client.get(&["v1", "events", &args.id], &[]).await?;
     Output::stdout().json(&event)?;
     Ok(Exit::Ok)

@@ -2,8 +2,8 @@
 
 mod args;
 mod clock;
+mod coordination;
 mod show;
-mod together;
 
 use canon::{Map, Value};
 use clap::Subcommand;
@@ -58,7 +58,7 @@ pub(crate) enum Command {
         --rationale 'the better source'"
     )]
     Merge(MergeArgs),
-    /// Tell how something came about: the reasons behind it, in order
+    /// Explain how something came about: the reasons behind it, in order
     #[command(
         after_help = "The picture has one row per event and needs no colours; Graphviz draws a .dot file.\n\n\
         Examples:\n  reprise field replay conflict conflict_0123 --agent sam\n  \
@@ -85,19 +85,19 @@ pub(crate) enum Command {
         reprise field session join market --agent bob\n  \
         reprise field record 'It grows' --agent bob --session market --purpose p --score 0.5 --reasoning r"
     )]
-    Session(together::SessionArgs),
+    Session(coordination::SessionArgs),
     /// Make a task, or take it a step further
     #[command(
         after_help = "Examples:\n  reprise field task create size --title 'Size the market' --assignee ann --agent ann\n  \
         reprise field task start size --agent ann"
     )]
-    Task(together::TaskArgs),
+    Task(coordination::TaskArgs),
     /// Offer a task to another agent, or answer such an offer
     #[command(
         after_help = "Examples:\n  reprise field handoff offer size --to bob --reason 'you know it' --agent ann\n  \
         reprise field handoff accept handoff_0123 --agent bob"
     )]
-    Handoff(together::HandoffArgs),
+    Handoff(coordination::HandoffArgs),
 }
 
 /// A field on a server.
@@ -196,9 +196,9 @@ pub(crate) async fn run(command: Command) -> anyhow::Result<Exit> {
         Command::Replay(args) => replay(args).await,
         Command::Retract(args) => retract(args).await,
         Command::Compact(args) => compact(args).await,
-        Command::Session(args) => together::session(args).await,
-        Command::Task(args) => together::task(args).await,
-        Command::Handoff(args) => together::handoff(args).await,
+        Command::Session(args) => coordination::session(args).await,
+        Command::Task(args) => coordination::task(args).await,
+        Command::Handoff(args) => coordination::handoff(args).await,
     }
 }
 
@@ -209,7 +209,8 @@ async fn status(args: StatusArgs) -> anyhow::Result<Exit> {
     let conflicts = field.view(&["conflicts"]).await?;
     // A field that nobody made answers like an empty one.
     if let (Some(name), Some(0)) = (&field.name, status.get("epoch").and_then(Value::as_u64)) {
-        let hint = "the first `reprise field register` with a key that may `field:admin` makes it";
+        let hint =
+            "the first `reprise field register` with a key that has `field:admin` creates it";
         let problem = Problem::new(format!("there is no field `{name}`"), hint);
         return Err(problem.answers_no().into());
     }
@@ -249,7 +250,7 @@ async fn register(args: RegisterArgs) -> anyhow::Result<Exit> {
             if !is_known {
                 return Err(error);
             }
-            inform(format_args!("{} was registered before", args.agent));
+            inform(format_args!("{} is already registered", args.agent));
             return Ok(Exit::Ok);
         }
         Err(error) => return Err(error),

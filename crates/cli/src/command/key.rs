@@ -13,7 +13,9 @@ use engine::{AGENT, SCOPES};
 use serde_json::{Value, json};
 use store::SqliteStore;
 
-use crate::args::{DataArgs, KeyCommand, KeyCreateArgs, KeyGrantArgs, KeyListArgs, KeyRevokeArgs};
+use crate::args::{
+    DataArgs, DirectoryArgs, KeyCommand, KeyCreateArgs, KeyGrantArgs, KeyRevokeArgs,
+};
 use crate::exit::{Exit, OrHint, Problem};
 use crate::output::{Output, Paint, Table, inform, is_quiet, shorten};
 use crate::time::now;
@@ -104,7 +106,7 @@ async fn must_exist(store: &SqliteStore, named: &[String]) -> anyhow::Result<()>
         if found.is_none() {
             return Err(Problem::new(
                 format!("there is no workspace `{id}`"),
-                "`GET /v1/workspaces` lists them; `POST /v1/workspaces` makes one",
+                "`GET /v1/workspaces` lists them; `POST /v1/workspaces` creates one",
             )
             .into());
         }
@@ -156,7 +158,7 @@ fn names_agents(scope: &str) -> bool {
     !pattern.is_empty() && !name.contains('*') && !name.chars().any(char::is_control)
 }
 
-async fn list(args: KeyListArgs) -> anyhow::Result<Exit> {
+async fn list(args: DirectoryArgs) -> anyhow::Result<Exit> {
     let store = open(&args.data)?;
     let keys = store.api_keys().await.or_hint(
         "the keys cannot be read",
@@ -241,20 +243,20 @@ async fn find(store: &SqliteStore, id: &str) -> anyhow::Result<ApiKey> {
 }
 
 async fn grant(args: KeyGrantArgs) -> anyhow::Result<Exit> {
-    let store = open(&args.data)?;
+    let store = open(&args.directory.data)?;
     let mut key = find(&store, &args.id).await?;
     let mut granted = scopes(std::slice::from_ref(&args.scope), false)?;
     granted.retain(|scope| !key.scopes.contains(scope));
     if granted.is_empty() {
         inform(format_args!("{} has {} already", key.id, args.scope));
-        return print_key(args.json, &key);
+        return print_key(args.directory.json, &key);
     }
     key.scopes.extend(granted);
     let id = key.id.clone();
     drop(store);
-    operator::change(&args.data.data, key.clone()).await?;
+    operator::change(&args.directory.data.data, key.clone()).await?;
     inform(format_args!("{id} has {} now", args.scope));
-    print_key(args.json, &key)
+    print_key(args.directory.json, &key)
 }
 
 /// Prints a key as JSON where that was asked for; its text is not known any more.
@@ -269,11 +271,11 @@ fn print_key(json: bool, key: &ApiKey) -> anyhow::Result<Exit> {
 }
 
 async fn revoke(args: KeyRevokeArgs) -> anyhow::Result<Exit> {
-    let store = open(&args.data)?;
+    let store = open(&args.directory.data)?;
     let key = find(&store, &args.id).await?;
     if key.revoked_at.is_some() {
-        inform(format_args!("{} was revoked before", key.id));
-        return print_key(args.json, &key);
+        inform(format_args!("{} is already revoked", key.id));
+        return print_key(args.directory.json, &key);
     }
     let id = key.id.clone();
     let revoked = ApiKey {
@@ -281,11 +283,11 @@ async fn revoke(args: KeyRevokeArgs) -> anyhow::Result<Exit> {
         ..key
     };
     drop(store);
-    operator::change(&args.data.data, revoked.clone()).await?;
+    operator::change(&args.directory.data.data, revoked.clone()).await?;
     inform(format_args!(
         "revoked {id}; a running server refuses it within a second"
     ));
-    print_key(args.json, &revoked)
+    print_key(args.directory.json, &revoked)
 }
 
 /// Reads when a key ends: a time, or how long from now on.
@@ -302,7 +304,7 @@ fn end(text: &str) -> anyhow::Result<Timestamp> {
     }
     match end > now() {
         true => Ok(end),
-        false => Err(problem("is not ahead").into()),
+        false => Err(problem("is not in the future").into()),
     }
 }
 
@@ -317,7 +319,7 @@ fn new_id() -> anyhow::Result<String> {
 
 fn random_hex<const N: usize>() -> anyhow::Result<String> {
     let mut bytes = [0_u8; N];
-    getrandom::fill(&mut bytes).or_hint("no random numbers", "check /dev/urandom")?;
+    getrandom::fill(&mut bytes).or_hint("cannot get random numbers", "check /dev/urandom")?;
     Ok(bytes.iter().map(|byte| format!("{byte:02x}")).collect())
 }
 

@@ -14,7 +14,7 @@ use serde_json::{Value, json};
 use server::world::SystemClock;
 use store::{AuditError, Content, Evidence, Migration, SqliteStore};
 
-use crate::args::{LogArgs, LogCommand, LogExportArgs, LogPruneArgs, LogRebuildArgs};
+use crate::args::{DirectoryArgs, LogCommand, LogExportArgs, LogPruneArgs, LogRebuildArgs};
 use crate::config::{self, Flags};
 use crate::exit::{Exit, OrHint, Problem};
 use crate::output::{Output, Paint, Progress, inform, plural, shorten};
@@ -38,20 +38,20 @@ pub(crate) fn run(command: LogCommand) -> anyhow::Result<Exit> {
     }
 }
 
-fn verify(args: &LogArgs) -> anyhow::Result<Exit> {
+fn verify(args: &DirectoryArgs) -> anyhow::Result<Exit> {
     let report = with_progress("events checked", |progress| {
         store::verify(&args.data.data, progress)
     })?;
     let problems = problems(&args.data.data, &report);
     if report.keys_without_events > 0 {
         inform(format_args!(
-            "{} API keys were made before keys had events: no event says who made them or what they may do",
+            "{} API keys were created before keys had events: no event says who created them or what they may do",
             report.keys_without_events
         ));
     }
     if report.without_head {
         inform(
-            "there is no file `head` yet: until the next start writes it, nothing would tell that the end of the log is missing",
+            "there is no file `head` yet: until the next start writes it, nothing would show that the end of the log is missing",
         );
     }
     if report.copied {
@@ -109,7 +109,7 @@ fn advise(report: &store::Report) {
     }
 }
 
-fn migrate(args: &LogArgs) -> anyhow::Result<Exit> {
+fn migrate(args: &DirectoryArgs) -> anyhow::Result<Exit> {
     let progress = Progress::begin("reading the data directory");
     let migrated = store::migrate(&args.data.data, &mut |step| {
         if let Migration::Copied(events) = step {
@@ -130,7 +130,7 @@ fn migrate(args: &LogArgs) -> anyhow::Result<Exit> {
         return Ok(Exit::Ok);
     }
     match migrated {
-        None => inform(format_args!("the directory has format {format} already")),
+        None => inform(format_args!("the directory already has format {format}")),
         Some(migrated) => inform(format_args!(
             "{} events have format {format} now; the directory is kept as it was in `{}`",
             migrated.events,
@@ -141,7 +141,9 @@ fn migrate(args: &LogArgs) -> anyhow::Result<Exit> {
 }
 
 fn rebuild_and_write(args: &LogRebuildArgs) -> anyhow::Result<Exit> {
-    let LogRebuildArgs { log: args, .. } = args;
+    let LogRebuildArgs {
+        directory: args, ..
+    } = args;
     let (rebuilt, backup) = with_progress("events folded", |progress| {
         store::rebuild_and_write(&args.data.data, progress)
     })?;
@@ -172,7 +174,9 @@ fn rebuild_and_write(args: &LogRebuildArgs) -> anyhow::Result<Exit> {
 }
 
 fn rebuild(args: &LogRebuildArgs) -> anyhow::Result<Exit> {
-    let LogRebuildArgs { log: args, .. } = args;
+    let LogRebuildArgs {
+        directory: args, ..
+    } = args;
     let rebuilt = with_progress("events folded", |progress| {
         store::rebuild(&args.data.data, progress)
     })?;
@@ -199,10 +203,10 @@ fn rebuild(args: &LogRebuildArgs) -> anyhow::Result<Exit> {
 }
 
 fn export(args: &LogExportArgs) -> anyhow::Result<Exit> {
-    let data = args.data.data.as_path();
+    let data = args.directory.data.data.as_path();
     if args.out.exists() {
         return Err(Problem::new(
-            format!("`{}` exists already", args.out.display()),
+            format!("`{}` already exists", args.out.display()),
             "an export writes a new folder and changes no other: name one that is not there yet",
         )
         .into());
@@ -234,7 +238,7 @@ fn export(args: &LogExportArgs) -> anyhow::Result<Exit> {
         "withheld": exported.withheld,
         "events_sha256": exported.events_sha256,
     });
-    if args.json {
+    if args.directory.json {
         Output::stdout().json(&result)?;
     } else {
         inform(format_args!(
@@ -322,7 +326,7 @@ fn prune(args: LogPruneArgs) -> anyhow::Result<Exit> {
     Ok(exit)
 }
 
-fn sweep(args: &LogArgs) -> anyhow::Result<Exit> {
+fn sweep(args: &DirectoryArgs) -> anyhow::Result<Exit> {
     let progress = Progress::begin("reading the log");
     let result = store::sweep(&args.data.data, &mut |what, done| {
         progress.count(what, done);

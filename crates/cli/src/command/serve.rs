@@ -60,7 +60,7 @@ pub(crate) async fn run(args: ServeArgs) -> anyhow::Result<Exit> {
     }
     if let FirstKey::Made(file) = &server.first_key {
         inform(format_args!(
-            "made the first key, for everything except approvals: {}; the key for approvals is next to it",
+            "created the first key, for everything except approvals: {}; the key for approvals is next to it",
             file.display()
         ));
     }
@@ -77,7 +77,7 @@ pub(crate) async fn run(args: ServeArgs) -> anyhow::Result<Exit> {
 /// Refuses a clock that no answer can state: every one carries its time.
 fn check_clock(now: SystemTime) -> anyhow::Result<()> {
     match now < UNIX_EPOCH {
-        true => Err(Problem::new("the clock stands before 1970", "set the clock").into()),
+        true => Err(Problem::new("the clock is set before 1970", "set the clock").into()),
         false => Ok(()),
     }
 }
@@ -168,8 +168,8 @@ impl Server {
         engine::settle_api_keys(&*store, SystemClock.now())
             .await
             .or_hint(
-                "the API keys are not those of the log",
-                "`reprise log verify` names them; `reprise key revoke` ends one that nobody made",
+                "the API keys do not match the log",
+                "`reprise log verify` names them; `reprise key revoke` revokes one that nobody created",
             )?;
         let first_key = ensure_first_keys(data, &*store).await?;
         signing::agree_with_log(data, &*store).await?;

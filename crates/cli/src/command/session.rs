@@ -46,7 +46,7 @@ pub(crate) async fn run(command: Command) -> anyhow::Result<Exit> {
 }
 
 async fn list(args: ListArgs) -> anyhow::Result<Exit> {
-    let client = args.listing.client()?;
+    let client = args.listing.server.client()?;
     let status = args.status.as_ref().map(|status| status.to_uppercase());
     let mut query = vec![("order", "desc")];
     for (name, value) in [
@@ -74,14 +74,14 @@ async fn list(args: ListArgs) -> anyhow::Result<Exit> {
 }
 
 async fn show(args: ShowArgs) -> anyhow::Result<Exit> {
-    let client = args.client()?;
+    let client = args.server.client()?;
     let session = client.get(&["v1", "sessions", &args.id], &[]).await?;
     let path = ["v1", "sessions", &args.id, "messages"];
     let (messages, more_messages) = client.list(&path, &[], 1_000).await?;
     let path = ["v1", "sessions", &args.id, "tasks"];
     let (tasks, more_tasks) = client.list(&path, &[("order", "desc")], 50).await?;
     let mut out = Output::stdout();
-    if args.json {
+    if args.server.json {
         out.json(&json!({"session": session, "messages": messages, "tasks": tasks}))?;
         return Ok(Exit::Ok);
     }

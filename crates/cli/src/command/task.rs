@@ -32,8 +32,8 @@ pub(crate) async fn run(command: TaskCommand) -> anyhow::Result<Exit> {
         TaskCommand::Show(args) => show::run(args).await,
         TaskCommand::List(args) => list(args).await,
         TaskCommand::Watch(args) => {
-            let client = Client::new(Target::find(&args.connection)?)?;
-            watch(&client, &args.id, args.json).await
+            let client = args.server.client()?;
+            watch(&client, &args.id, args.server.json).await
         }
         TaskCommand::Answer(args) => answer(args).await,
         TaskCommand::Export(args) => export(args).await,
@@ -43,7 +43,7 @@ pub(crate) async fn run(command: TaskCommand) -> anyhow::Result<Exit> {
 }
 
 async fn submit(args: TaskSubmitArgs) -> anyhow::Result<Exit> {
-    let client = Client::new(Target::find(&args.connection)?)?;
+    let client = args.server.client()?;
     let input = match (&args.text, &args.json_input) {
         (_, Some(file)) => object(&read(file)?, file)?,
         (text, None) => {
@@ -83,12 +83,12 @@ async fn submit(args: TaskSubmitArgs) -> anyhow::Result<Exit> {
     };
     let task = task.submit(&client, &key).await?;
     if args.watch {
-        if !args.json {
+        if !args.server.json {
             inform(format_args!("{} in {}", task.id, task.session_id));
         }
-        return watch(&client, &task.id, args.json).await;
+        return watch(&client, &task.id, args.server.json).await;
     }
-    shown(&task, args.json)?;
+    shown(&task, args.server.json)?;
     Ok(match task.status {
         TaskStatus::Known(Status::Failed | Status::Canceled) => Exit::No,
         ref other => other.reading(),
@@ -182,9 +182,9 @@ fn object(text: &str, file: &Path) -> anyhow::Result<Value> {
 }
 
 async fn get(args: TaskGetArgs) -> anyhow::Result<Exit> {
-    let client = Client::new(Target::find(&args.connection)?)?;
+    let client = args.server.client()?;
     let task = client.task(&args.id).await?;
-    if args.json {
+    if args.server.json {
         Output::stdout().json(&task.raw)?;
     } else {
         let personas = crate::persona::names(&client, std::slice::from_ref(&task)).await;
@@ -357,7 +357,7 @@ pub(crate) fn paint(status: &TaskStatus) -> Option<Paint> {
 }
 
 async fn list(args: TaskListArgs) -> anyhow::Result<Exit> {
-    let client = Client::new(Target::find(&args.connection)?)?;
+    let client = args.server.client()?;
     let wanted = args.limit as usize;
     let status = args.status.as_ref().map(|status| status.to_uppercase());
     let persona = match &args.persona {
@@ -396,7 +396,7 @@ async fn list(args: TaskListArgs) -> anyhow::Result<Exit> {
         .map(Task::read)
         .collect::<anyhow::Result<_>>()?;
     let mut out = Output::stdout();
-    if args.json {
+    if args.server.json {
         out.json(&tasks.iter().map(|task| &task.raw).collect::<Vec<_>>())?;
     } else if is_quiet() {
         out.ids(tasks.iter().map(|task| task.id.as_str()))?;
@@ -475,7 +475,7 @@ async fn watch(client: &Client, id: &str, json: bool) -> anyhow::Result<Exit> {
         task = following => task?,
         _ = tokio::signal::ctrl_c() => {
             inform(format_args!(
-                "no longer watching; the task goes on. To watch it again: reprise task watch {id}; \
+                "no longer watching; the task continues. To watch it again: reprise task watch {id}; \
                  to end it: reprise task cancel {id}"
             ));
             return Ok(Exit::Interrupted);
@@ -503,8 +503,8 @@ pub(crate) fn ending(task: &Task) -> String {
 async fn answer(args: TaskAnswerArgs) -> anyhow::Result<Exit> {
     // An answer to a question is whoever's who works here; only decisions are the approver's.
     let target = match &args.text {
-        Some(_) => Target::find(&args.connection)?,
-        None => Target::find_approver(&args.connection)?,
+        Some(_) => Target::find(&args.server.connection)?,
+        None => Target::find_approver(&args.server.connection)?,
     };
     let client = Client::new(target)?;
     match &args.text {
@@ -520,7 +520,7 @@ async fn answer(args: TaskAnswerArgs) -> anyhow::Result<Exit> {
         }
     }
     let task = client.task(&args.id).await?;
-    shown(&task, args.json)?;
+    shown(&task, args.server.json)?;
     Ok(task.status.reading())
 }
 
@@ -633,7 +633,7 @@ async fn export(args: TaskExportArgs) -> anyhow::Result<Exit> {
 }
 
 async fn retry(args: TaskRetryArgs) -> anyhow::Result<Exit> {
-    let client = Client::new(Target::find(&args.connection)?)?;
+    let client = args.server.client()?;
     let mut body = Map::new();
     body.extend(
         args.reason
@@ -644,9 +644,9 @@ async fn retry(args: TaskRetryArgs) -> anyhow::Result<Exit> {
     let path = ["v1", "tasks", &args.id, "retry"];
     let task = Task::read(client.post(&path, Write { body, key: &key }).await?)?;
     if args.watch {
-        return watch(&client, &task.id, args.json).await;
+        return watch(&client, &task.id, args.server.json).await;
     }
-    shown(&task, args.json)?;
+    shown(&task, args.server.json)?;
     Ok(match task.status {
         TaskStatus::Known(Status::Failed | Status::Canceled) => Exit::No,
         ref other => other.reading(),
@@ -654,13 +654,13 @@ async fn retry(args: TaskRetryArgs) -> anyhow::Result<Exit> {
 }
 
 async fn cancel(args: TaskCancelArgs) -> anyhow::Result<Exit> {
-    let client = Client::new(Target::find(&args.connection)?)?;
+    let client = args.server.client()?;
     let mut tasks = Vec::new();
     for id in &args.ids {
         tasks.push(stop(&client, id, args.reason.as_deref()).await?);
     }
-    match (tasks.as_slice(), args.json) {
-        ([task], _) => shown(task, args.json)?,
+    match (tasks.as_slice(), args.server.json) {
+        ([task], _) => shown(task, args.server.json)?,
         (tasks, true) => {
             Output::stdout().json(&tasks.iter().map(|task| &task.raw).collect::<Vec<_>>())?;
         }

@@ -1,6 +1,6 @@
 //! `reprise workspace`: list and show the places that keys are bound to.
 
-use clap::{Args, Subcommand};
+use clap::Subcommand;
 use serde_json::Value;
 
 use crate::exit::Exit;
@@ -12,17 +12,10 @@ use crate::output::{Output, Paint, Table, shorten};
 pub(crate) enum Command {
     /// List the workspaces that this key may see
     #[command(after_help = "Examples:\n  reprise workspace list\n  reprise workspace list --json")]
-    List(ListArgs),
+    List(Listing),
     /// Show a workspace
     #[command(after_help = "Example:\n  reprise workspace show workspace_local")]
     Show(ShowArgs),
-}
-
-/// `reprise workspace list`
-#[derive(Debug, Args)]
-pub(crate) struct ListArgs {
-    #[command(flatten)]
-    listing: Listing,
 }
 
 /// Runs one of them.
@@ -33,11 +26,11 @@ pub(crate) async fn run(command: Command) -> anyhow::Result<Exit> {
     }
 }
 
-async fn list(args: ListArgs) -> anyhow::Result<Exit> {
-    let client = args.listing.client()?;
+async fn list(listing: Listing) -> anyhow::Result<Exit> {
+    let client = listing.server.client()?;
     let path = ["v1", "workspaces"];
-    let (found, more) = client.list(&path, &[], args.listing.limit()).await?;
-    args.listing.print(found, more, "no workspaces", |found| {
+    let (found, more) = client.list(&path, &[], listing.limit()).await?;
+    listing.print(found, more, "no workspaces", |found| {
         let mut rows = Table::new(&["WORKSPACE", "NAME", "CREATED"]);
         for workspace in found {
             rows.row([
@@ -51,10 +44,10 @@ async fn list(args: ListArgs) -> anyhow::Result<Exit> {
 }
 
 async fn show(args: ShowArgs) -> anyhow::Result<Exit> {
-    let client = args.client()?;
+    let client = args.server.client()?;
     let workspace = client.get(&["v1", "workspaces", &args.id], &[]).await?;
     let mut out = Output::stdout();
-    if args.json {
+    if args.server.json {
         out.json(&workspace)?;
         return Ok(Exit::Ok);
     }

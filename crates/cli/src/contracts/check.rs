@@ -77,10 +77,10 @@ impl std::fmt::Display for Schema {
         }
         write!(f, "tool `{}`: ", self.tool)?;
         match &self.said {
-            Said::NoContract => write!(f, "warning: it has no contract, so that it is blocked"),
+            Said::NoContract => write!(f, "warning: it has no contract, so it is blocked"),
             Said::NotOffered => write!(
                 f,
-                "warning: it has a contract, and the file of tools does not define it"
+                "warning: it has a contract, but the file of tools does not define it"
             ),
             Said::Unreadable(why) => write!(f, "error[tool_unreadable]: {why}"),
             Said::Wrong(wrong) => write!(f, "error[schema_invalid]: {}", wrong.join("; ")),
@@ -185,7 +185,7 @@ fn check(folder: &Path) -> anyhow::Result<Checked> {
         };
         let own = Folder::read(&folder.join(own))?;
         if own.session.is_none() {
-            let message = format!("role `{role}`: `{file}` is not there");
+            let message = format!("role `{role}`: `{file}` does not exist");
             return Err(Problem::new(message, "write the session file")
                 .answers_no()
                 .into());

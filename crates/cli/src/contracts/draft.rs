@@ -301,9 +301,9 @@ impl Tool {
             "buy",
             "order_place",
         ]) {
-            ("financial", "its name speaks of money")
+            ("financial", "its name suggests money")
         } else if has(&["delete", "remove", "drop", "destroy", "purge", "cancel"]) {
-            ("destructive", "its name speaks of removing")
+            ("destructive", "its name suggests deleting")
         } else if has(&[
             "grant",
             "revoke",
@@ -313,15 +313,15 @@ impl Tool {
             "config",
             "deploy",
         ]) {
-            ("admin", "its name speaks of rights or settings")
+            ("admin", "its name suggests rights or settings")
         } else if has(&[
             "get", "list", "find", "search", "read", "fetch", "look", "query", "show",
         ]) {
-            ("read", "its name speaks of reading")
+            ("read", "its name suggests reading")
         } else {
             (
                 "write",
-                "its name does not say; writing is the stricter side of reading",
+                "its name does not say; writing is stricter than reading",
             )
         }
     }

@@ -25,7 +25,7 @@ impl Folder {
     pub(super) fn read(folder: &Path) -> anyhow::Result<Self> {
         let read = Self::read_any(folder)?;
         if let Some(workflow) = &read.workflow {
-            let message = format!("`{}`: a workflow is of several agents", workflow.file);
+            let message = format!("`{}`: a workflow has several agents", workflow.file);
             let hint = "name the folder of one role; programs open a workflow themselves";
             return Err(Problem::new(message, hint).into());
         }
@@ -60,7 +60,7 @@ impl Folder {
         for inner in subfolders(folder)? {
             if workflow.is_none() && holds_yaml(&inner)? {
                 let message = format!("the contracts in `{}` are not read", inner.display());
-                let hint = "contracts lie beside each other in one folder";
+                let hint = "put all contracts next to each other in one folder";
                 return Err(Problem::new(message, hint).into());
             }
         }
@@ -181,7 +181,10 @@ pub(super) fn subfolders(folder: &Path) -> anyhow::Result<Vec<PathBuf>> {
         let kind = entry.file_type().or_hint(&shown, hint)?;
         let path = entry.path();
         if !is_hidden && kind.is_symlink() && path.is_dir() {
-            let message = format!("`{}` is a link to a folder, and not read", path.display());
+            let message = format!(
+                "`{}` is a link to a folder, which is not followed",
+                path.display()
+            );
             return Err(Problem::new(message, "put the folder itself there").into());
         }
         if !is_hidden && kind.is_dir() {

@@ -231,7 +231,7 @@ pub(super) fn run(args: &TestArgs) -> anyhow::Result<Exit> {
     let recordings = args.pack.join("recordings");
     for folder in [&golden, &recordings] {
         if folder.is_symlink() {
-            let message = format!("`{}` is a link, and not read", folder.display());
+            let message = format!("`{}` is a link, which is not followed", folder.display());
             return Err(Problem::new(message, "put the folder itself there").into());
         }
     }
@@ -351,7 +351,7 @@ fn run_recording(compiled: &Arc<Compiled>, path: &Path) -> Vec<String> {
     let unread = left_out.unreadable.into_iter();
     problems.extend(unread.map(|name| format!("not read: {name}")));
     if judged == 0 && problems.is_empty() {
-        problems.push("no run in it calls a tool, so that it shows nothing".to_owned());
+        problems.push("no run in it calls a tool, so it shows nothing".to_owned());
     }
     problems
 }
@@ -385,11 +385,11 @@ fn run_case(compiled: &Arc<Compiled>, inside: &Path, path: &Path) -> anyhow::Res
     };
     let shows = |step: &Step| has_calls(step) || step.removed.is_some();
     if case.steps.iter().any(|step| step.respond.is_some()) && !case.steps.iter().any(shows) {
-        let problem = "no response of the case calls a tool, so that it shows nothing";
+        let problem = "no response of the case calls a tool, so it shows nothing";
         player.problems.push(problem.to_owned());
     }
     if case.steps.iter().all(|step| step.respond.is_none()) {
-        let problem = "the case has no response to judge, so that it shows nothing";
+        let problem = "the case has no response to judge, so it shows nothing";
         player.problems.push(problem.to_owned());
     }
     let exact_steps = member(&exact, "steps").and_then(contracts::Value::as_array);
@@ -568,7 +568,7 @@ impl Player {
         let narrowing = narrow(&self.rules, &self.state, &request.tools);
         if let Err(refusal) = precheck(&self.rules, &self.state, &request, &narrowing) {
             self.problems.push(format!(
-                "step {number}: no request is sent any more, so that no response comes: {refusal:?}"
+                "step {number}: no request is sent any more, so there is no response: {refusal:?}"
             ));
             return Ok(());
         }

@@ -92,7 +92,7 @@ const fn no_memory() -> PersonaMemory {
 }
 
 /// What is wrong with a file, and where.
-struct Wrong {
+struct FileProblem {
     line: Option<u64>,
     message: String,
 }
@@ -141,7 +141,7 @@ fn words(message: &str) -> String {
     message.to_owned()
 }
 
-fn yaml(text: &str) -> Result<PersonaFile, Wrong> {
+fn yaml(text: &str) -> Result<PersonaFile, FileProblem> {
     let options = serde_saphyr::options! {
         budget: serde_saphyr::budget! {
             max_nodes: NODES_MAX,
@@ -150,14 +150,14 @@ fn yaml(text: &str) -> Result<PersonaFile, Wrong> {
         strict_booleans: true,
         with_snippet: false,
     };
-    serde_saphyr::from_str_with_options(text, options).map_err(|error| Wrong {
+    serde_saphyr::from_str_with_options(text, options).map_err(|error| FileProblem {
         line: error.location().map(|location| location.line()),
         message: words(&error.to_string()),
     })
 }
 
-fn toml(text: &str) -> Result<PersonaFile, Wrong> {
-    toml::from_str(text).map_err(|error| Wrong {
+fn toml(text: &str) -> Result<PersonaFile, FileProblem> {
+    toml::from_str(text).map_err(|error| FileProblem {
         line: error.span().map(|span| {
             let before = text.as_bytes().iter().take(span.start);
             before.filter(|byte| **byte == b'\n').count() as u64 + 1
@@ -166,13 +166,13 @@ fn toml(text: &str) -> Result<PersonaFile, Wrong> {
     })
 }
 
-fn json(text: &str) -> Result<PersonaFile, Wrong> {
-    let file = serde_json::from_str(text).map_err(|error| Wrong {
+fn json(text: &str) -> Result<PersonaFile, FileProblem> {
+    let file = serde_json::from_str(text).map_err(|error| FileProblem {
         line: Some(error.line() as u64).filter(|line| *line > 0),
         message: words(&error.to_string()),
     })?;
     // Strict about what a typed reader lets pass, such as a member that is there twice further in.
-    canon::read_object(text.as_bytes(), canon::Integers::Safe).map_err(|error| Wrong {
+    canon::read_object(text.as_bytes(), canon::Integers::Safe).map_err(|error| FileProblem {
         line: None,
         message: error.to_string(),
     })?;
@@ -189,14 +189,14 @@ mod tests {
         autonomy_tier = 'suggest'\nreceipt_policy = 'required'\ntools = ['git.diff']\nisolated_replay = true\n[limits]\nsteps_max = 8\n\
         [metadata]\nteam = 'a'\nyes = 'no'\n";
 
-    fn value(parsed: Result<PersonaFile, Wrong>) -> Value {
+    fn value(parsed: Result<PersonaFile, FileProblem>) -> Value {
         match parsed {
             Ok(file) => serde_json::to_value(file).unwrap(),
             Err(wrong) => panic!("{:?}: {}", wrong.line, wrong.message),
         }
     }
 
-    fn line(parsed: Result<PersonaFile, Wrong>) -> Option<u64> {
+    fn line(parsed: Result<PersonaFile, FileProblem>) -> Option<u64> {
         parsed.map_err(|wrong| wrong.line).unwrap_err()
     }
 

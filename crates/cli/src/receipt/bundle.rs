@@ -181,7 +181,7 @@ struct Receipts {
 
 /// The members of a receipt that lead to its events.
 #[derive(Deserialize)]
-struct Leads {
+struct ReceiptReferences {
     identifiers: Identifiers,
     replay_input: ReplayInput,
     metadata: Lineage,
@@ -312,7 +312,7 @@ fn check_receipts(
                 text(broken.found),
             );
         }
-        if let Ok(leads) = serde_json::from_slice::<Leads>(line) {
+        if let Ok(leads) = serde_json::from_slice::<ReceiptReferences>(line) {
             let log = leads
                 .replay_input
                 .materials

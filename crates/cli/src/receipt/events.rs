@@ -490,7 +490,7 @@ impl State {
                     .event_log
                     .map_or_else(String::new, |log| log.to_string()),
                 Some(Log::Sealed(digest)) => digest.to_string(),
-                Some(Log::Open(_)) => "a log without its end".to_owned(),
+                Some(Log::Open(_)) => "a log that is cut short".to_owned(),
                 None => "no events".to_owned(),
             };
             let expected = receipt.event_log.map(|digest| digest.to_string());

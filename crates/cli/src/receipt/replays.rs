@@ -245,7 +245,7 @@ fn rerun(
     let secrets = BTreeMap::new();
     let replayed = match replay::run(&source, workflows, &spec, &secrets, BTreeMap::new()) {
         Progress::Ended(replayed) => replayed,
-        Progress::Needs(_) => return Ok(Err(CannotRun("it went on outside its record"))),
+        Progress::Needs(_) => return Ok(Err(CannotRun("it continued outside its record"))),
     };
     let receipt = reader.receipt(task)?;
     let compare = Comparison {
@@ -364,12 +364,12 @@ impl Comparison<'_, '_> {
                     let version = version.unwrap_or_else(|| canon::sha256(b""));
                     json!({"workflow": name, "workflow_sha256": version})
                 }
-                Ok(Kind::ReplayStarted) => Value::Object(replay::started(self.source, self.spec)),
+                Ok(Kind::ReplayStarted) => replay::started(self.source, self.spec).into(),
                 Ok(Kind::ReplayCompleted) if end.broken.is_none() => {
-                    Value::Object(self.replayed.ended(self.source))
+                    self.replayed.ended(self.source).into()
                 }
                 Ok(Kind::ReplayFailed) if end.broken.is_some() => {
-                    Value::Object(self.replayed.ended(self.source))
+                    self.replayed.ended(self.source).into()
                 }
                 Ok(Kind::OutcomeRecorded) => {
                     let messages = match &end.text {

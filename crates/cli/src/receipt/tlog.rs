@@ -36,7 +36,7 @@ pub(crate) struct CheckArgs {
     /// The public keys (JSON Web Key Set) to trust
     #[arg(long, value_name = "FILE")]
     keys: Option<PathBuf>,
-    /// The server whose tiles say what lies between
+    /// The server whose tiles hold what lies between
     #[arg(long, value_name = "URL")]
     url: Option<String>,
     /// Print JSON

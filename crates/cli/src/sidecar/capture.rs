@@ -64,7 +64,7 @@ pub(super) struct CaptureArgs {
     /// Kind of run; eval-live, critique and eval-image write AHD blocks, other names general ones.
     #[arg(long)]
     kind: String,
-    /// The report. The sidecar lies beside it and the block is rendered into it.
+    /// The report. The sidecar is written next to it and the block is rendered into it.
     #[arg(long, value_name = "FILE", required_unless_present = "sidecar")]
     report: Option<PathBuf>,
     /// Where to write the sidecar when there is no report.
@@ -162,7 +162,7 @@ struct Output {
 }
 
 /// What the run itself told.
-struct Ran {
+struct FinishedRun {
     invoked_at: String,
     finished_at: Option<String>,
     status: Option<ExitStatus>,
@@ -172,7 +172,7 @@ struct Ran {
 pub(super) fn run(mut args: CaptureArgs) -> anyhow::Result<ExitCode> {
     args.describe_task()?;
     let plan = plan(&args)?;
-    let earlier = Earlier::take(&plan.sidecar, args.overwrite)?;
+    let earlier = ReplacedSidecar::take(&plan.sidecar, args.overwrite)?;
     let ran = match execute(&args, &plan) {
         Ok(ran) => ran,
         // Nothing ran: what was there is as good as it was.
@@ -224,12 +224,12 @@ pub(super) fn run(mut args: CaptureArgs) -> anyhow::Result<ExitCode> {
 }
 
 /// A sidecar that will be replaced, out of the way while a command runs: a run that ends midway must leave none behind.
-struct Earlier {
+struct ReplacedSidecar {
     sidecar: PathBuf,
     aside: Option<PathBuf>,
 }
 
-impl Earlier {
+impl ReplacedSidecar {
     fn take(sidecar: &Path, overwrite: bool) -> anyhow::Result<Self> {
         let sidecar = sidecar.to_owned();
         if sidecar.symlink_metadata().is_err() {
@@ -288,7 +288,7 @@ impl CaptureArgs {
 }
 
 /// Returns what came of a capture, for programs.
-fn result_json(args: &CaptureArgs, sidecar: Option<&Path>, ran: &Ran) -> serde_json::Value {
+fn result_json(args: &CaptureArgs, sidecar: Option<&Path>, ran: &FinishedRun) -> serde_json::Value {
     serde_json::json!({
         "sidecar": sidecar,
         "report": args.report,
@@ -390,7 +390,7 @@ fn plan(args: &CaptureArgs) -> anyhow::Result<Plan> {
 
 /// Returns the place of a file that may not exist yet, without links in its directory.
 fn absolute(path: &Path) -> anyhow::Result<PathBuf> {
-    let path = std::path::absolute(path).context("no current directory")?;
+    let path = std::path::absolute(path).context("cannot read the current directory")?;
     let directory = directory_of(&path);
     let directory = directory
         .canonicalize()
@@ -418,9 +418,9 @@ fn outputs(args: &CaptureArgs, tree: &WorkingTree) -> anyhow::Result<Vec<Output>
         .collect()
 }
 
-fn execute(args: &CaptureArgs, plan: &Plan) -> anyhow::Result<Ran> {
+fn execute(args: &CaptureArgs, plan: &Plan) -> anyhow::Result<FinishedRun> {
     if let Some(invoked_at) = &args.invoked_at {
-        return Ok(Ran {
+        return Ok(FinishedRun {
             invoked_at: invoked_at.clone(),
             finished_at: None,
             status: None,
@@ -436,7 +436,7 @@ fn execute(args: &CaptureArgs, plan: &Plan) -> anyhow::Result<Ran> {
     let status = command
         .status()
         .with_context(|| format!("cannot run `{program}`"))?;
-    Ok(Ran {
+    Ok(FinishedRun {
         invoked_at,
         finished_at: Some(now()),
         status: Some(status),

@@ -75,7 +75,7 @@ pub(super) fn below_root(tree: &WorkingTree, path: &Path) -> anyhow::Result<Stri
             tree.root().display()
         )
     };
-    let absolute = std::path::absolute(path).context("no current directory")?;
+    let absolute = std::path::absolute(path).context("cannot read the current directory")?;
     let relative = |absolute: &Path| {
         let text = absolute.to_str()?;
         super::files::relative_to(tree.root(), text)

@@ -39,7 +39,7 @@ pub(super) fn root(given: Option<&Path>, start: &Path, ahd: bool) -> anyhow::Res
     if let Some(root) = given {
         return Ok(root.to_owned());
     }
-    let start = lexical(&std::path::absolute(start).context("no current directory")?);
+    let start = lexical(&std::path::absolute(start).context("cannot read the current directory")?);
     let marked = |is_root: &dyn Fn(&Path) -> bool| {
         start
             .ancestors()
@@ -54,7 +54,7 @@ pub(super) fn root(given: Option<&Path>, start: &Path, ahd: bool) -> anyhow::Res
     };
     match found {
         Some(root) => Ok(root),
-        None => std::env::current_dir().context("no current directory"),
+        None => std::env::current_dir().context("cannot read the current directory"),
     }
 }
 

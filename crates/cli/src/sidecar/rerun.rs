@@ -59,7 +59,7 @@ pub(super) struct RerunArgs {
     /// Where to run: a new directory for the worktree, or a prepared one when no commit is recorded.
     #[arg(long, value_name = "DIR")]
     worktree: Option<PathBuf>,
-    /// Go on when inputs have drifted.
+    /// Run it even if inputs have drifted.
     #[arg(long)]
     force: bool,
     /// Value of a redacted argument, taken from an environment variable.
@@ -121,7 +121,7 @@ pub(super) fn run(args: &RerunArgs) -> anyhow::Result<ExitCode> {
         warn(output::check_lines(check).trim_end());
     }
     if stopped {
-        warn("drift: not run again; --force goes on");
+        warn("drift: not run again; --force runs it anyway");
         if args.json {
             Output::stdout().json(&outcomes)?;
         }
@@ -459,7 +459,7 @@ fn fresh_directory(args: &RerunArgs) -> anyhow::Result<PathBuf> {
                 "`{}` is not empty; --worktree names a new directory",
                 directory.display()
             );
-            std::path::absolute(directory).context("no current directory")
+            std::path::absolute(directory).context("cannot read the current directory")
         }
         // Kept after the run: it holds the outputs.
         None => Ok(tempfile::Builder::new()

@@ -25,7 +25,7 @@ Example:
 /// Arguments of `sidecar keygen`.
 #[derive(Debug, clap::Args)]
 pub(super) struct KeygenArgs {
-    /// Where the seed goes; the file must not exist yet.
+    /// Where to write the seed; the file must not exist yet.
     #[arg(value_name = "FILE")]
     file: PathBuf,
     /// Print JSON.
@@ -41,7 +41,8 @@ const PUBLIC_PREFIX: &str = "ed25519:";
 pub(super) fn keygen(args: &KeygenArgs) -> anyhow::Result<ExitCode> {
     let doing = || format!("cannot write `{}`", args.file.display());
     let mut seed = [0_u8; 32];
-    getrandom::fill(&mut seed).map_err(|error| anyhow::anyhow!("no random numbers: {error}"))?;
+    getrandom::fill(&mut seed)
+        .map_err(|error| anyhow::anyhow!("cannot get random numbers: {error}"))?;
     let mut options = OpenOptions::new();
     options.write(true).create_new(true);
     #[cfg(unix)]
@@ -79,7 +80,7 @@ pub(super) fn read_seed(path: &Path) -> anyhow::Result<SigningKey> {
     }
     let text = fs::read_to_string(path).with_context(doing)?;
     let seed = decode(text.trim_end(), SEED_PREFIX)
-        .context("not a seed; `reprise sidecar keygen` makes one")
+        .context("not a seed; `reprise sidecar keygen` creates one")
         .with_context(doing)?;
     Ok(SigningKey::from_bytes(&seed))
 }

@@ -263,7 +263,7 @@ fn a_secret_can_be_set_before_the_first_start() {
     assert_eq!(said.code, 0, "{said:?}");
     assert!(
         said.stderr
-            .contains("made the data directory `reprise-data`"),
+            .contains("created the data directory `reprise-data`"),
         "{said:?}"
     );
     use std::os::unix::fs::PermissionsExt;

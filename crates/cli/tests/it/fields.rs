@@ -575,7 +575,7 @@ fn ak_cmp_04_a_purge_erases_words_from_a_log_in_use() {
     assert_eq!(said.code, 1, "{said:?}");
     assert!(said.stderr.contains("this needs authority 10"), "{said:?}");
     let said = world.ok(&purge("boss"));
-    assert!(said.starts_with("the words of 1 unit are erased"), "{said}");
+    assert!(said.starts_with("the text of 1 unit is erased"), "{said}");
     server.kill();
     world.ok(&["log", "verify"]);
     world.ok(&["log", "export", "exported"]);

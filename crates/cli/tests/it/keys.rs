@@ -333,7 +333,7 @@ fn u23_keys_from_before_have_no_events_and_that_is_said() {
     assert_eq!(said.code, 0, "{said:?}");
     assert!(
         said.stderr
-            .contains("1 API keys were made before keys had events"),
+            .contains("1 API keys were created before keys had events"),
         "{said:?}"
     );
     assert!(
@@ -522,7 +522,7 @@ fn s16_the_local_key_is_not_sent_to_whoever_has_the_port_of_a_killed_server() {
     thief.set_nonblocking(true).unwrap();
     let said = world.run(&["task", "list"]);
     assert_eq!(said.code, 2, "{said:?}");
-    assert!(said.stderr.contains("no server works in"), "{said:?}");
+    assert!(said.stderr.contains("no server is running in"), "{said:?}");
     assert!(thief.accept().is_err(), "somebody called the thief");
 }
 

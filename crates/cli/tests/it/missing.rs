@@ -67,7 +67,7 @@ fn a_note_that_is_missing_is_named_stops_the_start_and_is_written_by_a_repair() 
     assert_eq!(said.code, 1, "{said:?}");
     assert!(said.stdout.contains("the note `secret`"), "{said:?}");
     let said = refused(&world);
-    assert!(said.stderr.contains("nothing else tells"), "{said:?}");
+    assert!(said.stderr.contains("nothing else records"), "{said:?}");
 }
 
 #[test]

@@ -111,7 +111,7 @@ fn u24_a_tool_reads_no_file_of_a_running_server_in_any_way_that_was_thought_of()
         return;
     };
     let python = Path::new("/usr/bin/python3");
-    let missing = (!python.exists()).then(|| format!("`{}` is not there", python.display()));
+    let missing = (!python.exists()).then(|| format!("`{}` does not exist", python.display()));
     let Some(_installed) = testing::group("sandboxed-programs", missing) else {
         return;
     };

@@ -11,7 +11,7 @@ use super::task::{Messages, TaskEnd, change_status, end, withdraw};
 use super::{Decider, Place};
 use super::{govern, replay};
 use crate::kind::Payload;
-use crate::payload::{self, Open, detail};
+use crate::payload::{self, detail};
 use crate::{
     AdvanceTask, Answer, Ask, Blob, EffectIntent, Kind, Ledger, Move, Product, Refusal,
     ResourceRef, Status, Task, TaskId, Visibility,
@@ -276,7 +276,7 @@ fn perform(
         Move::Checkpoint { number, state } => checkpoint(decider, &order.id, place, *number, state),
         Move::Produce(product) => produce(decider, &order.id, place, product),
         Move::StartReplay(payload) => {
-            let started = Payload::ReplayStarted(Open(payload.clone()));
+            let started = Payload::ReplayStarted(payload.clone());
             decider.draft(started, subject, place);
         }
         Move::Replay(event) => replay::emit(decider, &order.id, place, event),

@@ -104,9 +104,7 @@ fn answer(
     let decision = if given.approved { "approved" } else { "denied" };
     let decision = (decision, given.key_id.as_deref());
     record_trust(decider, &given.request, request, task, place, decision);
-    let said = payload::Decided {
-        request_id: detail(&given.request),
-    };
+    let said = payload::Decided::default().request_id(given.request.as_str());
     let said = match given.approved {
         true => Payload::ToolApproved(said),
         false => Payload::ToolDenied(said),

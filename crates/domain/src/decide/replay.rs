@@ -10,7 +10,7 @@ use super::content::line_of;
 use super::task::{Messages, TaskEnd, end};
 use super::{Decider, Place};
 use crate::kind::Payload;
-use crate::payload::{self, Open, detail};
+use crate::payload::{self, detail};
 use crate::{
     AdvanceTask, Blob, BranchKind, EndReplay, Refusal, ReplayedEvent, ResourceRef, Status,
     SubmitReplay, TaskId,
@@ -111,7 +111,7 @@ pub(super) fn end_replay(
     status: Status,
     ending: &EndReplay,
 ) {
-    let said = Open(ending.payload.clone());
+    let said = ending.payload.clone();
     let said = if ending.completed {
         Payload::ReplayCompleted(said)
     } else {

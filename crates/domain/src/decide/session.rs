@@ -5,7 +5,7 @@ use canon::Map;
 use super::content::line_of;
 use super::{Decider, Place};
 use crate::kind::Payload;
-use crate::payload::{self, Open, detail};
+use crate::payload::{self, detail};
 use crate::{
     AppendMessage, BranchKind, ChainId, CreateSession, ForkSession, Kind, RecordSessionReplay,
     Refusal, ResourceRef, SessionId, TruncateSession, UpdateSession,
@@ -60,7 +60,7 @@ pub(super) fn close(decider: &mut Decider<'_>, id: &SessionId) -> Result<Resourc
     if !session.closed {
         let place = Place::of_session(id, session);
         decider.draft(
-            Payload::SessionClosed(Open::default()),
+            Payload::SessionClosed(payload::SessionClosed::default()),
             subject.clone(),
             &place,
         );
@@ -153,7 +153,7 @@ pub(super) fn replayed(
         return Ok(subject);
     }
     let place = Place::of_session(&order.id, session);
-    let replayed = Payload::SessionReplayed(Open(order.payload.clone()));
+    let replayed = Payload::SessionReplayed(order.payload.clone());
     decider.draft(replayed, subject.clone(), &place);
     Ok(subject)
 }

@@ -445,9 +445,7 @@ pub(super) fn answer(
     let decision = (decision, order.key_id.as_deref());
     record_trust(decider, &order.id, request, task, &place, decision);
     if request.ask == Ask::Approval {
-        let said = payload::Decided {
-            request_id: detail(&order.id),
-        };
+        let said = payload::Decided::default().request_id(order.id.as_str());
         let said = if approved {
             Payload::ToolApproved(said)
         } else {

@@ -431,7 +431,7 @@ fn replays(log: &mut Log) {
     let made = json!({"kind": "log", "mime_type": "text/plain", "uri": null, "visibility": "public", "sha256": sha256(b"made"), "bytes": 4, "task_id": replay, "metadata": {}});
     let moves = vec![
         start(),
-        Move::StartReplay(map(json!({"mode": "exact"}))),
+        Move::StartReplay(map(json!({"mode": "exact"})).into()),
         repeated(
             Kind::EffectRecorded,
             None,
@@ -442,7 +442,7 @@ fn replays(log: &mut Log) {
             ids: ids("replay_1_1"),
             status: Status::Completed,
             completed: true,
-            payload: map(json!({"ok": true})),
+            payload: map(json!({"ok": true})).into(),
             summary: "again".to_owned(),
             messages: json!([]),
             failure: Value::Null,
@@ -480,7 +480,7 @@ fn sessions(log: &mut Log) {
     }
     log.run(Order::RecordSessionReplay(RecordSessionReplay {
         id: SessionId::from_body("fork_2"),
-        payload: map(json!({"tasks": 0})),
+        payload: map(json!({"tasks": 0})).into(),
     }));
     for keep_first in [9, 1] {
         log.run(Order::TruncateSession(TruncateSession {

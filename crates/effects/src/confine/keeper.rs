@@ -49,7 +49,7 @@ pub(super) fn supervise(
             .spawn()
             .map_err(|error| error.to_string())?;
         let id = i32::try_from(child.id()).ok().and_then(Pid::from_raw);
-        Ok((watch, id.ok_or("a process without a number")?))
+        Ok((watch, id.ok_or("a process without an id")?))
     });
     let (watch, program) = match kept {
         Ok(kept) => kept,

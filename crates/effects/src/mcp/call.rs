@@ -67,7 +67,7 @@ impl Server {
         let CallToolResponse::Complete(result) = answer else {
             return Err(McpError::Failed(
                 "mcp_protocol_error",
-                format!("`{tool}` wants more than a call"),
+                format!("`{tool}` needs more than one call, which is not supported"),
             ));
         };
         let mut value = json!({
@@ -151,7 +151,7 @@ pub(super) fn flood_error(flood: &Flood) -> (&'static str, String) {
     let max = flood.message_bytes_max();
     (
         "mcp_output_too_large",
-        format!("the server says more than {max} bytes at once"),
+        format!("the server sent more than {max} bytes at once"),
     )
 }
 

@@ -36,7 +36,7 @@ pub(super) struct Connection {
 }
 
 /// The values that a server is given.
-struct Given {
+struct ServerSecrets {
     variables: Vec<(String, SecretString)>,
     headers: Vec<(String, SecretString)>,
     bearer: Option<SecretString>,
@@ -80,9 +80,9 @@ impl Server {
         Ok(connection)
     }
 
-    fn given(&self, secrets: &Secrets, handles: &Handles) -> Result<Given, SecretError> {
+    fn given(&self, secrets: &Secrets, handles: &Handles) -> Result<ServerSecrets, SecretError> {
         let config = &self.config;
-        Ok(Given {
+        Ok(ServerSecrets {
             variables: environment(secrets, &config.secrets, handles)?,
             headers: environment(secrets, &config.secret_headers, handles)?,
             bearer: match &config.bearer {
@@ -93,7 +93,11 @@ impl Server {
         })
     }
 
-    async fn connect(&self, given: Given, handles: Handles) -> Result<Connection, McpError> {
+    async fn connect(
+        &self,
+        given: ServerSecrets,
+        handles: Handles,
+    ) -> Result<Connection, McpError> {
         let config = &self.config;
         let flood = Flood::new(config.output_bytes_max)
             .map_err(|problem| McpError::Failed("mcp_unavailable", problem))?;
@@ -187,7 +191,7 @@ impl Server {
     fn settings(
         &self,
         url: &str,
-        given: &Given,
+        given: &ServerSecrets,
     ) -> Result<StreamableHttpClientTransportConfig, McpError> {
         let config = &self.config;
         let mut headers = HashMap::new();

@@ -142,7 +142,7 @@ impl<R: AsyncRead + Unpin> AsyncRead for BoundedLines<R> {
         let new = buffer.filled().get(before..).unwrap_or_default();
         Poll::Ready(match this.flood.heard(new) {
             true => Ok(()),
-            false => Err(io::Error::other("the server says too much")),
+            false => Err(io::Error::other("the server sent too much")),
         })
     }
 }

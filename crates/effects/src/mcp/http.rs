@@ -185,7 +185,7 @@ impl Client {
                     Ok(piece)
                 } else {
                     cuts.store(true, Ordering::Relaxed);
-                    Err(std::io::Error::other("the server says too much"))
+                    Err(std::io::Error::other("the server sent too much"))
                 })
             });
         let flood = self.flood.clone();

@@ -119,7 +119,7 @@ pub(super) fn event(completion: &mut Completion, event: Event<'_>) -> Result<Str
         return match completion.finish_reason {
             Some(_) => Ok(String::new()),
             None => Err(Failure::stream_broken(
-                "the stream ended before the answer did",
+                "the stream ended before the answer was complete",
             )),
         };
     };
@@ -185,7 +185,7 @@ pub(super) fn whole(completion: &mut Completion, value: &Value) -> Result<(), Fa
     let content = value
         .get("content")
         .and_then(Value::as_array)
-        .ok_or_else(|| Failure::unreadable("the answer holds no content"))?;
+        .ok_or_else(|| Failure::unreadable("the answer has no content"))?;
     text("/id").clone_into(&mut completion.id);
     text("/model").clone_into(&mut completion.model);
     completion.finish_reason = Some(finish_reason(text("/stop_reason")));

@@ -61,11 +61,11 @@ impl Embeddings {
             ));
         }
         let mut bytes = Vec::new();
-        let broken = |_| "the embeddings endpoint broke off".to_owned();
+        let broken = |_| "the embeddings endpoint closed the connection early".to_owned();
         while let Some(piece) = response.chunk().await.map_err(broken)? {
             bytes.extend_from_slice(&piece);
             if bytes.len() > RESPONSE_BYTES_MAX {
-                return Err("the embeddings endpoint answered with too much".to_owned());
+                return Err("the embeddings endpoint sent too large an answer".to_owned());
             }
         }
         let unreadable = |_| "the answer of the embeddings endpoint cannot be read".to_owned();

@@ -112,7 +112,7 @@ impl Failure {
         };
         let mut message = match status {
             Some(status) => format!("the provider answered {status}"),
-            None => "the provider broke off with an error".to_owned(),
+            None => "the provider stopped with an error".to_owned(),
         };
         if !word("message").is_empty() {
             message.push_str(": ");
@@ -185,7 +185,7 @@ pub(super) async fn call(
             Ok(Err(failure)) => failure,
             Err(_) => Failure::new(
                 "provider_timeout",
-                format!("no whole answer within {} ms", config.timeout_ms),
+                format!("no complete answer within {} ms", config.timeout_ms),
             ),
         };
         let wait_ms = failure.retry_after_ms.unwrap_or(backoff_ms);
@@ -291,8 +291,8 @@ async fn read_stream(
     let mut total = 0_usize;
     loop {
         let chunk = response.chunk().await;
-        let chunk =
-            chunk.map_err(|_| Failure::stream_broken("the connection broke off in the answer"))?;
+        let chunk = chunk
+            .map_err(|_| Failure::stream_broken("the connection was lost during the answer"))?;
         let Some(chunk) = chunk else { break };
         total = total.saturating_add(chunk.len());
         let events = reader.push(&chunk).map_err(|_| too_long());
@@ -332,7 +332,7 @@ async fn read_whole(mut response: Response, bytes_max: usize) -> Result<Vec<u8>,
     while let Some(chunk) = response
         .chunk()
         .await
-        .map_err(|_| Failure::stream_broken("the connection broke off in the answer"))?
+        .map_err(|_| Failure::stream_broken("the connection was lost during the answer"))?
     {
         if body.len() + chunk.len() > bytes_max {
             return Err(too_long());

@@ -37,7 +37,7 @@ pub(super) fn event(completion: &mut Completion, event: Event<'_>) -> Result<Str
         return match completion.finish_reason {
             Some(_) => Ok(String::new()),
             None => Err(Failure::stream_broken(
-                "the stream ended before the answer did",
+                "the stream ended before the answer was complete",
             )),
         };
     };
@@ -64,7 +64,7 @@ pub(super) fn whole(completion: &mut Completion, value: &Value) -> Result<(), Fa
     let choice = value
         .pointer("/choices/0")
         .filter(|choice| choice.get("message").is_some_and(Value::is_object))
-        .ok_or_else(|| Failure::unreadable("the answer holds no message"))?;
+        .ok_or_else(|| Failure::unreadable("the answer has no message"))?;
     completion.finish_reason = choice
         .get("finish_reason")
         .and_then(Value::as_str)

@@ -42,7 +42,7 @@ struct Entry {
     #[serde(default)]
     tool_calls: Vec<Call>,
     usage: Option<Counted>,
-    error: Option<Told>,
+    error: Option<ScriptedError>,
     delay_ms: Option<u64>,
 }
 
@@ -72,7 +72,7 @@ struct Counted {
 
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
-struct Told {
+struct ScriptedError {
     code: String,
     #[serde(default)]
     message: String,
@@ -197,7 +197,7 @@ fn call((index, call): (usize, &Call)) -> ToolCall {
     }
 }
 
-impl Told {
+impl ScriptedError {
     fn value(&self) -> Value {
         let mut value = json!({"code": self.code, "message": self.message});
         if let Some(members) = value.as_object_mut() {

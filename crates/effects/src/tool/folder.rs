@@ -99,7 +99,7 @@ fn read(root: &File, inside: &Path, bytes_left: &mut u64) -> io::Result<Vec<u8>>
     let mut bytes = Vec::new();
     let file = open_inside(root, inside, OFlags::empty())?;
     if !file.metadata()?.is_file() {
-        return Err(io::Error::other("a file changed while it was looked at"));
+        return Err(io::Error::other("a file changed while it was read"));
     }
     let read = file
         .take(bytes_left.saturating_add(1))

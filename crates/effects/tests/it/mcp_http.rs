@@ -86,7 +86,7 @@ async fn answer(headers: HeaderMap, body: Bytes) -> Response<Body> {
                 whole(200, "text/event-stream", Body::from_stream(body))
             }
             "pretends" => {
-                let error = json!({"code": -32000, "message": "the server says more than 50000 bytes at once",
+                let error = json!({"code": -32000, "message": "the server sent more than 50000 bytes at once",
                     "data": "mcp_output_too_large"});
                 let message = json!({"jsonrpc": "2.0", "id": id, "error": error});
                 whole(200, "application/json", message.to_string())

@@ -57,7 +57,7 @@ impl Engine {
             return Err(Refused::Domain(Refusal::Conflict {
                 reason: "task_pruned",
                 message: format!(
-                    "task `{}` was here before, and retention took its log",
+                    "task `{}` was imported before, and its log has been pruned",
                     order.id
                 ),
                 status: None,
@@ -170,7 +170,7 @@ fn read(bundle: Bundle, bytes: &[u8], workspace_id: WorkspaceId) -> Result<Impor
     Ok(ImportTask {
         id,
         session_id: session_id
-            .ok_or_else(|| refuse("log_invalid", "its events are of no session".to_owned()))?,
+            .ok_or_else(|| refuse("log_invalid", "its events belong to no session".to_owned()))?,
         workspace_id,
         submitted,
         message,
@@ -210,7 +210,7 @@ fn check_receipt(bundle: &Bundle) -> Result<Receipt, Refusal> {
     for named in [Some(receipt.subject_id()), of] {
         if named != Some(bundle.task_id().as_str()) {
             let message = format!(
-                "the receipt is that of `{}`, the log that of `{}`",
+                "the receipt is for `{}`, the log for `{}`",
                 named.unwrap_or_default(),
                 bundle.task_id()
             );
@@ -238,13 +238,13 @@ fn check_log(bundle: &Bundle, receipt: &Receipt) -> Result<(), Refusal> {
     }
     for stated in stated.into_iter().chain([bundle.log_sha256()]) {
         if stated != found {
-            let message = format!("the log hashes to {found}, which must be {stated}");
+            let message = format!("the log hashes to {found}, and the receipt says {stated}");
             return Err(refuse("log_mismatch", message));
         }
     }
     let mut events = bundle.events().map(|(_, event)| event);
     if events.any(Event::is_header) {
-        let message = "retention took a part of the log before it was exported";
+        let message = "part of the log was pruned before it was exported";
         return Err(refuse("log_pruned", message.to_owned()));
     }
     let mut sessions = bundle.events().map(|(_, event)| &event.session_id);

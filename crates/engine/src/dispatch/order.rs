@@ -476,7 +476,7 @@ impl Engine {
 
 fn not_here() -> Refused {
     Refused::Internal {
-        detail: "a governed session is asked by a way of its own".to_owned(),
+        detail: "a governed session takes this through its own endpoints".to_owned(),
     }
 }
 

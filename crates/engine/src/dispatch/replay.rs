@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use canon::{Map, Value};
 use domain::{
-    BranchId, Event, Kind, Order, Position, ReceiptId, Refusal, ReplayTask, Task, TaskId,
+    BranchId, Event, Kind, Order, Position, ReceiptId, Refusal, ReplayTask, Task, TaskId, payload,
 };
 
 use serde_json::json;
@@ -59,7 +59,7 @@ impl Engine {
         if persona.get("forbids_replay") == Some(&Value::Bool(true)) {
             return Err(Refused::Domain(Refusal::Policy {
                 reason: "persona_forbids_replay",
-                message: "the persona of this task does not let it be replayed".to_owned(),
+                message: "the persona of this task does not allow replays".to_owned(),
             }));
         }
         self.shared
@@ -233,7 +233,7 @@ impl Engine {
                     return Err(Refused::Domain(Refusal::Policy {
                         reason: "overrides_too_large",
                         message: format!(
-                            "the artifacts of a replay's overrides may have {OVERRIDES_BYTES_MAX} bytes together"
+                            "the artifacts of a replay's overrides may have at most {OVERRIDES_BYTES_MAX} bytes together"
                         ),
                     }));
                 }
@@ -275,9 +275,10 @@ impl Engine {
     /// Returns the structured input and the persona that a Task was given.
     pub(crate) async fn input_and_persona(&self, task: &Task) -> Result<(Value, Value), Refused> {
         // The replay itself says what is wrong with content that cannot be had.
-        let mut submitted = view::shown_payload(&*self.shared.store, task.submitted).await?;
-        let mut take = |name: &str| submitted.remove(name).unwrap_or_default();
-        Ok((take("input"), take("persona")))
+        let submitted = view::shown_payload(&*self.shared.store, task.submitted).await?;
+        let said = payload::TaskSubmitted::of(&submitted);
+        let given = |value: Option<&Value>| value.cloned().unwrap_or_default();
+        Ok((given(said.input()), given(said.persona())))
     }
 
     /// Returns the events of a replay that its receipt is computed from when it is stopped.

@@ -216,7 +216,7 @@ fn wanted_mode(request: &ReplaySession) -> Result<&str, Refused> {
         Some(Value::String(mode)) if mode == "exact" || mode == "with_overrides" => Ok(mode),
         Some(_) => Err(invalid(
             "mode",
-            "a session is replayed exact or with_overrides",
+            "a session can be replayed `exact` or `with_overrides`",
         )),
     }
 }

@@ -7,8 +7,9 @@ use canon::{Map, Value};
 use domain::{
     BranchId, ContractTexts, CreatePersona, Document, InputSpec, NewTask, Order, PersonaChange,
     PersonaId, PersonaSnapshot, PersonaSpec, Position, Refusal, ResourceKind, State, SubmitTask,
-    TaskId, TaskInput, UpdatePersona,
+    TaskId, TaskInput, UpdatePersona, payload,
 };
+use serde::Deserialize as _;
 
 use crate::caller::Caller;
 use crate::engine::Engine;
@@ -217,15 +218,17 @@ impl Engine {
         let State::Persona(state) = &document.state else {
             return Err(broken("the document is not a persona"));
         };
-        let mut payload = self.payload(state.source).await?;
-        let spec = payload.remove("persona").unwrap_or_default();
+        let payload = self.payload(state.source).await?;
+        let said = payload::Persona::of(&payload);
+        let spec = said.persona().unwrap_or(&Value::Null);
         Ok(LoadedPersona {
             id: PersonaId::parse(&document.id).map_err(|error| broken(&error.to_string()))?,
-            spec: serde_json::from_value(spec).map_err(|error| broken(&error.to_string()))?,
-            metadata: match payload.remove("metadata") {
-                Some(Value::Object(metadata)) => metadata,
-                _ => Map::new(),
-            },
+            spec: PersonaSpec::deserialize(spec).map_err(|error| broken(&error.to_string()))?,
+            metadata: said
+                .metadata()
+                .and_then(Value::as_object)
+                .cloned()
+                .unwrap_or_default(),
             document_version: document.version,
         })
     }

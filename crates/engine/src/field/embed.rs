@@ -44,7 +44,7 @@ impl Engine {
         let one = |(asked, text): (&QueuedJob, &Option<String>)| match (text, &asked.task) {
             (Some(_), _) => match &mut made {
                 Ok(made) => made.next().unwrap_or_else(|| {
-                    Embedding::Failed("the model gave no usable vector".to_owned())
+                    Embedding::Failed("the model returned no usable vector".to_owned())
                 }),
                 Err(reason) => Embedding::Failed(reason.clone()),
             },
@@ -73,7 +73,7 @@ impl Engine {
             let whole = made.len() == count;
             whole
                 .then_some(made)
-                .ok_or_else(|| "the model answered with another number of vectors".to_owned())
+                .ok_or_else(|| "the model returned the wrong number of vectors".to_owned())
         });
         let made = match made {
             Ok(made) => made,
@@ -83,7 +83,7 @@ impl Engine {
                 let until = Timestamp::from_micros(now.saturating_add(rest));
                 let rests = &self.shared.fields.rests_until;
                 *rests.lock().unwrap_or_else(PoisonError::into_inner) = Some(until);
-                tracing::warn!(reason, "vectors for a field cannot be made");
+                tracing::warn!(reason, "vectors for a field cannot be computed");
                 return Err(reason);
             }
         };
@@ -94,7 +94,7 @@ impl Engine {
         };
         let given = made.iter().map(|components| {
             let vector = Vector::quantized(model.clone(), components);
-            let unusable = || Embedding::Failed("the model gave no usable vector".to_owned());
+            let unusable = || Embedding::Failed("the model returned no usable vector".to_owned());
             vector.map_or_else(unusable, Embedding::Given)
         });
         Ok(given.collect::<Vec<_>>().into_iter())

@@ -308,7 +308,7 @@ impl Engine {
             }));
         }
         answer.await.unwrap_or_else(|_| {
-            let detail = "a message to a field came to no end".to_owned();
+            let detail = "a message to a field was not processed to its end".to_owned();
             Err(Refused::Internal { detail }.into())
         })
     }
@@ -470,7 +470,7 @@ impl Engine {
                 tracing::error!(
                     field = processor.name,
                     error = refused.for_the_log(),
-                    "a purge is not at its end"
+                    "a purge is not finished"
                 );
                 // The next reading of the log finishes it.
                 intact = false;
@@ -549,7 +549,7 @@ impl Engine {
     async fn answered_before(&self, message: &Message, operation: Option<Operation>) -> Answer {
         let operation = operation.map_or("message", Operation::as_str);
         let lost = |detail: &str| Refused::Internal {
-            detail: format!("the answer to a {operation} cannot be given again: {detail}"),
+            detail: format!("the answer to a {operation} cannot be repeated: {detail}"),
         };
         let digest = message
             .answer_sha256
@@ -562,7 +562,7 @@ impl Engine {
             .map_err(Refused::from)?;
         let Some(bytes) = bytes else {
             let message =
-                "the answer to this message showed what was purged since, and is gone with it";
+                "the answer to this message showed text that was purged since, and is gone with it";
             return Err(super::refusal(Code::UnitNotFound, message));
         };
         let kept: Salted<Value> =
@@ -649,7 +649,8 @@ impl Plan {
         }
         let founds = self.held.version == 0 && operation == Some(Operation::Register);
         if founds && asked.sender.caller.ceiling < OPERATOR {
-            let message = "this field does not exist yet: only a key with `field:admin` brings one into being";
+            let message =
+                "this field does not exist yet: only a key with `field:admin` can create it";
             return Outcome::Refused(Refusal::new(Code::Forbidden, message, operation));
         }
         let mut answer = None;

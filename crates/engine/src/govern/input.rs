@@ -6,7 +6,7 @@ use canon::{Map, Value};
 use domain::{
     AppendMessage, Command, Document, EffectResult, Event, GovernTask, GovernedAnswer,
     GovernedInput, GovernedOperation, Kind, MessageId, Move, NewMessage, Order, PermissionId,
-    Position, Problem, Refusal, Report, Role, SessionId, State, Status, Task, TaskId,
+    Position, Problem, Refusal, Report, Role, SessionId, State, Status, Task, TaskId, payload,
 };
 use runs::workflow::governed::{
     InputOutcome, Parties, SessionEnd, Subject, awaited, fields_agree, ids_are_plain, is_work,
@@ -462,7 +462,7 @@ impl Engine {
                 detail: error.to_string(),
             })?;
             let is_answer = event.kind() == Ok(Kind::ContractDecided)
-                && event.payload.get("operation").and_then(Value::as_str) == Some(operation);
+                && payload::ContractDecided::of(&event.payload).operation() == Some(operation);
             if is_answer {
                 crate::view::resolve_blobs(&*self.shared.store, Arc::make_mut(&mut event.payload))
                     .await?;
@@ -571,8 +571,9 @@ fn ended_answer(
 }
 
 fn answer_in(payload: &Map<String, Value>) -> Result<Value, Problem> {
-    let Some(problem) = payload.get("problem") else {
-        return Ok(payload.get("answer").cloned().unwrap_or_default());
+    let said = payload::ContractDecided::of(payload);
+    let Some(problem) = said.problem() else {
+        return Ok(said.answer().cloned().unwrap_or_default());
     };
     let text = |name: &str| {
         problem

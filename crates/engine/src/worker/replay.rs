@@ -210,7 +210,7 @@ impl Run<'_> {
             )));
         }
         let payload = replay::failed_payload(&of.source_task_id, failure, None);
-        let mut described = payload.clone();
+        let mut described = payload.clone().into_members();
         described.remove("source_task_id");
         self.moves.push(Move::EndReplay(Box::new(EndReplay {
             ids: self.engine.end_ids(),

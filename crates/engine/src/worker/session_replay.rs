@@ -149,13 +149,12 @@ impl Engine {
         let bytes = self.shared.store.blob(digest).await?;
         let plan: Option<Plan> = bytes.and_then(|bytes| serde_json::from_slice(&bytes).ok());
         let Some(plan) = plan else {
-            let payload = json!({
-                "source_session_id": session.parent_session_id,
-                "tasks": [],
-                "skipped": [],
-                "completed": false,
-                "reason": "the plan of this replay is gone",
-            });
+            let payload = payload::SessionReplayed::default()
+                .source_session_id(json!(session.parent_session_id))
+                .tasks(json!([]))
+                .skipped(json!([]))
+                .completed(false)
+                .reason("the plan of this replay is gone");
             return self.record_replay(fork, "system", payload).await;
         };
         let mut done = Vec::new();
@@ -186,12 +185,11 @@ impl Engine {
                 break;
             }
         }
-        let payload = json!({
-            "source_session_id": plan.source_session_id,
-            "tasks": done,
-            "skipped": plan.skipped,
-            "completed": completed,
-        });
+        let payload = payload::SessionReplayed::default()
+            .source_session_id(json!(plan.source_session_id))
+            .tasks(done)
+            .skipped(json!(plan.skipped))
+            .completed(completed);
         self.record_replay(fork, &plan.actor, payload).await?;
         self.shared.forget_secrets(&plan.salt);
         Ok(())
@@ -321,14 +319,11 @@ impl Engine {
         &self,
         fork: &SessionId,
         actor: &str,
-        payload: Value,
+        payload: payload::SessionReplayed,
     ) -> Result<(), Refused> {
         let order = domain::RecordSessionReplay {
             id: fork.clone(),
-            payload: match payload {
-                Value::Object(payload) => payload,
-                _ => Map::new(),
-            },
+            payload,
         };
         let command = Command {
             actor: actor.to_owned(),

@@ -13,7 +13,7 @@ mod ignored;
 pub(super) mod requests;
 mod text;
 
-use canon::{Digest, Map, Value};
+use canon::{Digest, Value};
 use domain::{Kind, Status, TaskId, payload};
 use serde::Serialize;
 use serde_json::json;
@@ -393,8 +393,7 @@ fn applied(source: &Source) -> Vec<String> {
     let ended = (0..source.len())
         .rev()
         .find(|index| source.kind(*index) == Some(Kind::ReplayCompleted) && is_own(source, *index));
-    let payload: Map<String, Value> = ended.map(|index| source.payload(index)).unwrap_or_default();
-    let keys = payload.get("overrides_applied").and_then(Value::as_array);
-    let keys = keys.into_iter().flatten().filter_map(Value::as_str);
-    keys.map(str::to_owned).collect()
+    let payload = ended.map(|index| source.payload(index)).unwrap_or_default();
+    let keys = payload::ReplayEnded::of(&payload).overrides_applied();
+    keys.unwrap_or_default()
 }

@@ -73,8 +73,8 @@ pub enum Cost {
 }
 
 /// Reads the cost of a model call; unknown when its price or its usage was.
-fn cost(payload: &canon::Map<String, Value>) -> Cost {
-    let facts = payload::EffectRecorded::of(payload).model();
+fn cost(said: payload::Said<'_, payload::EffectRecorded>) -> Cost {
+    let facts = said.model();
     let facts = facts.filter(|facts| facts.get("usage_unknown") != Some(&Value::Bool(true)));
     let micros = facts.and_then(|facts| facts.get("cost_micros")?.as_u64());
     micros.map_or(Cost::Unknown, Cost::Micros)
@@ -85,10 +85,10 @@ pub fn exchanges(source: &Source) -> Vec<Exchange> {
     let mut exchanges = Vec::new();
     let mut inputs = Inputs::of(source);
     for (index, event) in source.events().iter().enumerate() {
-        let text = |name: &str| event.payload.get(name).and_then(Value::as_str);
         match source.kind(index) {
             Some(Kind::EffectRecorded) => {
-                let Some(key) = text("effect_key") else {
+                let said = payload::EffectRecorded::of(&event.payload);
+                let Some(key) = event.effect_key() else {
                     continue;
                 };
                 let answer = source.answer(index);
@@ -100,43 +100,46 @@ pub fn exchanges(source: &Source) -> Vec<Exchange> {
                 } else if key.starts_with("host:tools:") {
                     let tools = answer.filter(|answer| answer.ok);
                     exchanges.push(Exchange::Tools(tools.map(|answer| answer.value)));
-                } else if key.starts_with("llm:") && text("outcome") == Some("ok") {
+                } else if key.starts_with("llm:") && said.outcome() == Some("ok") {
                     exchanges.push(Exchange::Answered {
                         at: event.created_at,
                         response: answer.map(|answer| response_of(&answer.value)),
                         withheld: false,
-                        cost: cost(&event.payload),
+                        cost: cost(said),
                         names: None,
                     });
                 }
             }
             Some(Kind::ContractDecided) => {
                 let payload = source.payload(index);
-                if payload.contains_key("operation") {
-                    inputs.decided(&payload, &mut exchanges);
+                let said = payload::ContractDecided::of(&payload);
+                if said.operation().is_some() {
+                    inputs.decided(said, &mut exchanges);
                     continue;
                 }
-                exchanges.extend(asked(&payload, None));
-                let decision = payload.get("decision");
+                exchanges.extend(asked(said, None));
+                let decision = said.decision();
                 exchanges
                     .extend(decision.and_then(|decision| judged(decision, event.created_at, None)));
             }
             // The use of a tool that no effect performs was not let.
-            Some(Kind::AgentToolUse) if text("effect_key").is_none() => {
-                let denied = text("tool_call_id").map(|call_id| RecordEntry::Denied {
+            Some(Kind::AgentToolUse) if event.effect_key().is_none() => {
+                let call_id = payload::ToolUse::of(&event.payload).tool_call_id();
+                let denied = call_id.map(|call_id| RecordEntry::Denied {
                     call_id: call_id.to_owned(),
                 });
                 exchanges.extend(denied.map(Exchange::Entry));
             }
             Some(Kind::AgentToolResult) => {
-                let Some(call_id) = text("tool_call_id") else {
+                let payload = source.payload(index);
+                let said = payload::ToolResult::of(&payload);
+                let Some(call_id) = said.tool_call_id() else {
                     continue;
                 };
-                let payload = source.payload(index);
-                let output = payload.get("output");
+                let output = said.output();
                 let failed = output.and_then(failure_in_result).is_some();
                 let code = output.and_then(|output| output.get("code")?.as_str());
-                let ok = text("status") == Some("ok") && !failed;
+                let ok = said.status() == Some("ok") && !failed;
                 exchanges.push(Exchange::Entry(RecordEntry::Ended {
                     call_id: call_id.to_owned(),
                     ok: (ok || !code.is_some_and(is_unknown)).then_some(ok),
@@ -152,13 +155,16 @@ pub fn exchanges(source: &Source) -> Vec<Exchange> {
 
 /// Tells which calls people were asked about: an agent names them, a session shows them in its verdicts, and an older agent only
 /// counted.
-fn asked(payload: &canon::Map<String, Value>, proposal: Option<&str>) -> Option<Exchange> {
-    let count = payload.get("asked")?.as_u64().filter(|count| *count > 0)?;
-    let named = payload.get("questions").and_then(Value::as_array);
+fn asked(
+    said: payload::Said<'_, payload::ContractDecided>,
+    proposal: Option<&str>,
+) -> Option<Exchange> {
+    let count = said.asked().filter(|count| *count > 0)?;
+    let named = said.questions().and_then(Value::as_array);
     let named = named.into_iter().flatten();
     let named = named.filter_map(|question| member(question, "tool_call_id"));
-    let verdicts = payload
-        .get("answer")
+    let verdicts = said
+        .answer()
         .and_then(|answer| answer.get("verdicts")?.as_array());
     let verdicts = verdicts.into_iter().flatten();
     let waiting = verdicts

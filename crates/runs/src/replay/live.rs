@@ -4,15 +4,14 @@
 //! computed from it.
 
 use canon::{Digest, Map, Value};
-use domain::{Event, Kind};
+use domain::{Event, Kind, payload};
 use serde_json::json;
 
-use crate::members;
 use crate::workflow::EffectOutcome;
 use crate::workflow::{EffectAnswer, EffectRequest};
 
 /// The member that marks such an event, and its word.
-const NOTE: (&str, &str) = ("replay_note", "refreshed");
+const NOTE: &str = "refreshed";
 
 /// Why such a delivery stands in a receipt.
 pub(super) fn reason(is_decision: bool) -> &'static str {
@@ -29,28 +28,27 @@ pub(super) fn payload(
     performed: &EffectOutcome,
     digest: Digest,
 ) -> Map<String, Value> {
-    let mut payload = members(json!({
-        "effect_key": effect.key,
-        "kind": effect.kind.record_kind(),
-        "outcome": if performed.ok { "ok" } else { "error" },
-        "value": performed.value,
-        "value_sha256": digest,
-        "visibility": "public",
-        "model": performed.model,
-        NOTE.0: NOTE.1,
-    }));
+    let mut payload = payload::ReplayedEffect::default()
+        .effect_key(effect.key.as_str())
+        .kind(effect.kind.record_kind())
+        .outcome(if performed.ok { "ok" } else { "error" })
+        .value(performed.value.clone())
+        .value_sha256(json!(digest))
+        .visibility("public")
+        .model(json!(performed.model))
+        .replay_note(NOTE);
     if let Some(id) = &performed.provider_request_id {
-        payload.insert("provider_request_id".to_owned(), json!(id));
+        payload = payload.provider_request_id(id.as_str());
     }
     if let Some(observed) = &performed.observed {
-        payload.insert("side_effects".to_owned(), json!(observed));
+        payload = payload.side_effects(json!(observed));
     }
-    payload
+    payload.into_members()
 }
 
 /// True for the payload of such an event.
 pub fn is_told_by(payload: &Map<String, Value>) -> bool {
-    payload.get(NOTE.0).and_then(Value::as_str) == Some(NOTE.1)
+    payload::ReplayedEffect::of(payload).replay_note() == Some(NOTE)
 }
 
 /// True for the event of a replay's own log that says what somebody answered in it, and not in its source.
@@ -61,15 +59,14 @@ pub fn is_answer(event: &Event) -> bool {
 /// Reads the result back from its event, whose blobs are filled in.
 pub fn read(event: &Event) -> EffectOutcome {
     let EffectAnswer { ok, value, model } = EffectAnswer::recorded(event);
-    let member = |name: &str| event.payload.get(name);
+    let said = payload::ReplayedEffect::of(&event.payload);
     EffectOutcome {
         ok,
         value,
         model,
-        provider_request_id: member("provider_request_id")
-            .and_then(Value::as_str)
-            .map(str::to_owned),
-        observed: member("side_effects")
+        provider_request_id: said.provider_request_id().map(str::to_owned),
+        observed: said
+            .side_effects()
             .and_then(|observed| serde::Deserialize::deserialize(observed).ok()),
     }
 }

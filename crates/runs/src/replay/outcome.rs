@@ -1,13 +1,14 @@
 //! What a replay comes to: the events it emits and how it ends.
 
 use canon::{Digest, Map, Value};
-use domain::{ArtifactId, EVENT_OVERRIDE, Kind, ReplayMark, ReplayedEvent, Status, TaskId};
+use domain::{
+    ArtifactId, EVENT_OVERRIDE, Kind, ReplayMark, ReplayedEvent, Status, TaskId, payload,
+};
 use receipts::Applied;
 use serde_json::json;
 
 use super::failure::Failure;
 use super::source::{Source, names_in};
-use crate::members;
 
 /// One event of a replay, in the order of emission.
 #[derive(Debug, Clone, PartialEq)]
@@ -225,18 +226,18 @@ impl Replayed {
     }
 
     /// Returns the payload of `replay.completed` or `replay.failed`.
-    pub fn ended(&self, source: &Source) -> Map<String, Value> {
+    pub fn ended(&self, source: &Source) -> payload::ReplayEnded {
         let cursor = self.cursor.and_then(|index| source.event(index));
         if let Some(failure) = &self.end.broken {
             return failed_payload(&source.task_id, failure, cursor.map(|event| &*event.id));
         }
-        members(json!({
-            "source_task_id": source.task_id,
-            "events_replayed": self.emissions.len(),
-            "overrides_applied": self.applied.iter().map(|applied| &applied.key).collect::<Vec<_>>(),
-            "overrides_unused": self.unused,
-            "result_equal": self.result_equal,
-        }))
+        let applied: Vec<&str> = self.applied.iter().map(|applied| &*applied.key).collect();
+        payload::ReplayEnded::default()
+            .source_task_id(source.task_id.as_str())
+            .events_replayed(self.emissions.len() as u64)
+            .overrides_applied(applied)
+            .overrides_unused(json!(self.unused))
+            .result_equal(self.result_equal)
     }
 }
 
@@ -245,11 +246,10 @@ pub fn failed_payload(
     source: &TaskId,
     failure: &Failure,
     cursor: Option<&str>,
-) -> Map<String, Value> {
-    members(json!({
-        "source_task_id": source,
-        "code": failure.code(),
-        "message": failure.message(),
-        "details": failure.details(cursor),
-    }))
+) -> payload::ReplayEnded {
+    payload::ReplayEnded::default()
+        .source_task_id(source.as_str())
+        .code(failure.code())
+        .message(failure.message())
+        .details(json!(failure.details(cursor)))
 }

@@ -4,7 +4,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use canon::{Digest, Value, sha256};
-use domain::Kind;
+use domain::{Kind, payload};
 use receipts::Receipt;
 
 use super::failure::{Failure, Unavailable};
@@ -125,12 +125,13 @@ impl Source {
         let Some(event) = self.events.get(index).filter(|_| !overrides.is_empty()) else {
             return false;
         };
-        let member = |name: &str| event.payload.get(name).and_then(Value::as_str);
         let whole = match self.kind(index) {
             Some(Kind::EffectRecorded) => {
-                member("effect_key").is_some_and(|key| overrides.contains_key(key))
+                let key = event.effect_key();
+                key.is_some_and(|key| overrides.contains_key(key))
             }
-            Some(Kind::CheckpointCreated) => member("checkpoint_id")
+            Some(Kind::CheckpointCreated) => payload::CheckpointCreated::of(&event.payload)
+                .checkpoint_id()
                 .and_then(|id| overrides.get(&format!("host:checkpoint:{id}")))
                 .is_some_and(|given| given.target.as_deref().is_none_or(str::is_empty)),
             _ => false,

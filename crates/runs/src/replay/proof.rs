@@ -1,7 +1,7 @@
 //! The receipt of a replay: a function of source, request and result, the same on every server.
 
-use canon::{Digest, Value};
-use domain::{Kind, Status};
+use canon::Value;
+use domain::{Kind, Status, payload};
 use receipts::{
     BuildError, Determinism, EventLog, Failure, FinalArtifact, Identifiers, Issuer, Lifecycle,
     LivePart, Material, MaterialContent, MaterialKind, ModelRef, Receipt, ReplayFacts, ReplayInput,
@@ -271,15 +271,14 @@ fn materials(source: &Source, replayed: &Replayed) -> Vec<Material> {
     });
     let reused = replayed.reused.iter().filter_map(|place| {
         let event = source.event(*place)?;
-        let text = |name: &str| event.payload.get(name).and_then(Value::as_str);
-        let key = text("effect_key")?;
+        let key = event.effect_key()?;
         Some(Material {
             kind: material_kind(key)?,
             id: key.to_owned(),
             content_type: Some("application/json".to_owned()),
             content: MaterialContent::Stored {
                 uri: format!("artifact://{}", event.id),
-                sha256: Digest::parse(text("value_sha256")?).ok()?,
+                sha256: payload::EffectRecorded::of(&event.payload).value_sha256()?,
             },
         })
     });

@@ -366,7 +366,7 @@ impl Source {
     pub(super) fn hides_output(&self, index: usize) -> bool {
         let event = self.events.get(index);
         event.is_some_and(|event| {
-            let output = event.payload.get("output");
+            let output = payload::ToolResult::of(&event.payload).output();
             let is_hidden = output.and_then(|output| output.get("redacted")).is_some();
             is_hidden && event.replay.is_some()
         })

@@ -6,8 +6,8 @@
 
 use std::collections::BTreeMap;
 
-use canon::{Digest, Map, Value, jcs, sha256};
-use domain::{Event, Kind, Status, TaskId, Timestamp, payload};
+use canon::{Digest, Value, jcs, sha256};
+use domain::{Kind, Status, TaskId, Timestamp, payload};
 use serde::Serialize;
 
 use super::diff::requests::{RequestOfRun, is_answer_public, requests_of};
@@ -233,19 +233,21 @@ pub fn transcript(
     let first = source.event(0);
     let submitted = source.payload(0);
     let is_told = reveal == Reveal::All || is_input_public(source);
-    let member = |name: &str| submitted.get(name).cloned().unwrap_or_default();
+    let said = payload::TaskSubmitted::of(&submitted);
     RunTranscript {
         object: "run_transcript",
         task_id: source.task_id.clone(),
         session_id: first.and_then(|event| Some(event.session_id.as_ref()?.to_string())),
         workspace_id: first.and_then(|event| Some(event.workspace_id.as_ref()?.to_string())),
         workflow: source.workflow().0.to_owned(),
-        persona: if is_told {
-            member("persona")
-        } else {
-            Value::Null
-        },
-        replay: member("replay"),
+        persona: said
+            .persona()
+            .filter(|_| is_told)
+            .cloned()
+            .unwrap_or_default(),
+        replay: said.replay().map_or(Value::Null, |replay| {
+            Value::Object(replay.members().clone())
+        }),
         status: source.status,
         submitted_at: first.map(|event| event.created_at),
         submitted_by: first.and_then(|event| event.actor.clone()),
@@ -338,20 +340,19 @@ impl<'a> TranscriptBuilder<'a> {
         let source = self.source;
         let event = |place: Option<usize>| place.and_then(|place| source.event(place));
         let (requested, recorded) = (event(places.requested), event(places.recorded));
-        let word = |event: Option<&Event>, name: &str| {
-            Some(event?.payload.get(name)?.as_str()?.to_owned())
-        };
-        let kind = word(requested, "kind").or_else(|| word(recorded, "kind"));
-        let what = match (
-            places.asked.and_then(|place| source.kind(place)),
-            kind.as_deref(),
-        ) {
+        let intent = requested.map(|event| payload::EffectRequested::of(&event.payload));
+        let result = recorded.map(|event| payload::EffectRecorded::of(&event.payload));
+        let kind = intent.and_then(|said| said.kind());
+        let kind = kind.or_else(|| result.and_then(|said| said.kind()));
+        let what = match (places.asked.and_then(|place| source.kind(place)), kind) {
             (Some(Kind::ToolApprovalRequired), _) => StepKind::Approval,
             (Some(_), _) => StepKind::Question,
             (None, Some("llm_provider_response")) => StepKind::Model,
             (None, Some("mcp_tool_return" | "tool_result")) => StepKind::Tool,
             (None, _) => StepKind::Fact,
         };
+        let stated = |digest: Option<Digest>| digest.map(|digest| digest.to_string());
+        let given = |value: Option<&Value>| value.cloned().unwrap_or_default();
         let duration = || {
             let micros = recorded?.created_at.as_micros() - requested?.created_at.as_micros();
             u64::try_from(micros / 1_000).ok()
@@ -361,8 +362,9 @@ impl<'a> TranscriptBuilder<'a> {
         let is_overridden = recorded
             .and_then(|event| event.replay.as_ref())
             .is_some_and(|mark| mark.override_key.is_some());
-        let note = word(recorded, "replay_note").or(is_overridden.then(|| "overridden".to_owned()));
-        let member = |name: &str| recorded.and_then(|event| event.payload.get(name)).cloned();
+        let note =
+            recorded.and_then(|event| payload::ReplayedEffect::of(&event.payload).replay_note());
+        let note = note.or(is_overridden.then_some("overridden"));
         Step {
             step: number,
             what,
@@ -372,43 +374,41 @@ impl<'a> TranscriptBuilder<'a> {
             duration_ms: duration(),
             request,
             request_continues,
-            request_sha256: word(requested, "request_sha256"),
+            request_sha256: stated(intent.and_then(|said| said.request_sha256())),
             request_check,
-            outcome: word(recorded, "outcome"),
+            outcome: result.and_then(|said| said.outcome()).map(str::to_owned),
             text: (!value.is_null()).then(|| readable(&value)),
             value,
-            value_sha256: word(recorded, "value_sha256"),
+            value_sha256: stated(result.and_then(|said| said.value_sha256())),
             value_check,
-            used: member("model").unwrap_or_default(),
+            used: given(result.and_then(|said| said.model())),
             tool: (what == StepKind::Tool).then(|| self.tool_call(key)),
-            side_effects: member("side_effects").unwrap_or_default(),
+            side_effects: given(result.and_then(|said| said.side_effects())),
             decision: places.asked.map(|place| self.decision(place)),
-            note,
+            note: note.map(str::to_owned),
         }
     }
 
     fn refused(&self, number: usize, index: usize) -> Step {
         let payload = self.source.payload(index);
-        let text = |name: &str| Some(payload.get(name)?.as_str()?.to_owned());
-        let call_id = text("tool_call_id");
+        let tool = called(payload::ToolUse::of(&payload));
         let is_same = |at: &usize, kind: Kind| {
             let event = self.source.event(*at);
-            let id = event.and_then(|event| event.payload.get("tool_call_id")?.as_str());
-            self.source.kind(*at) == Some(kind) && id == call_id.as_deref()
+            // Whatever tells of a call names it so.
+            let id = event.and_then(|event| payload::ToolUse::of(&event.payload).tool_call_id());
+            self.source.kind(*at) == Some(kind) && id == tool.call_id.as_deref()
         };
         let after = (index + 1)..self.source.len();
         let denied = after.clone().find(|at| is_same(at, Kind::ToolDenied));
         let told = after.clone().find(|at| is_same(at, Kind::AgentToolResult));
-        let reason = |at: usize| {
+        let why = told.and_then(|at| {
             let payload = self.source.payload(at);
-            let why = payload
-                .get("reason")
-                .or(payload.get("output")?.get("message"));
-            Some(why?.as_str()?.to_owned())
-        };
-        let why = told.and_then(reason).or_else(|| {
+            let output = payload::ToolResult::of(&payload).output()?;
+            Some(output.get("message")?.as_str()?.to_owned())
+        });
+        let why = why.or_else(|| {
             let payload = self.source.payload(denied?);
-            Some(payload.get("reason")?.as_str()?.to_owned())
+            payload::Decided::of(&payload).reason().map(str::to_owned)
         });
         Step {
             step: number,
@@ -428,10 +428,8 @@ impl<'a> TranscriptBuilder<'a> {
             text: why.clone(),
             used: Value::Null,
             tool: Some(ToolCall {
-                name: text("name"),
-                call_id: call_id.clone(),
-                arguments: payload.get("input").cloned().unwrap_or_default(),
                 refused: why,
+                ..tool
             }),
             side_effects: Value::Null,
             decision: None,
@@ -514,34 +512,25 @@ impl<'a> TranscriptBuilder<'a> {
     fn tool_call(&self, key: &str) -> ToolCall {
         let used = self.uses.get(key);
         let payload = used.map(|index| self.source.payload(*index));
-        let payload = payload.unwrap_or_default();
-        let text = |name: &str| Some(payload.get(name)?.as_str()?.to_owned());
-        ToolCall {
-            name: text("name"),
-            call_id: text("tool_call_id"),
-            arguments: payload.get("input").cloned().unwrap_or_default(),
-            refused: None,
-        }
+        called(payload::ToolUse::of(&payload.unwrap_or_default()))
     }
 
     fn decision(&self, asked: usize) -> Decision {
         let source = self.source;
         let payload = source.payload(asked);
-        let text = |payload: &Map<String, Value>, name: &str| {
-            Some(payload.get(name)?.as_str()?.to_owned())
-        };
-        let request_id = text(&payload, "request_id");
+        let request = payload::Asked::of(&payload);
         let said = (asked + 1..source.len()).find(|index| {
             let kind = source.kind(*index);
             let answers = [Kind::UserToolConfirmation, Kind::UserInputSubmitted];
             let event = source.event(*index);
             let id = event.and_then(|event| payload::Answered::of(&event.payload).request_id());
-            kind.is_some_and(|kind| answers.contains(&kind)) && id == request_id.as_deref()
+            kind.is_some_and(|kind| answers.contains(&kind)) && id == request.request_id()
         });
         let answered = said.and_then(|index| source.event(index));
         let words = said.map(|index| source.payload(index)).unwrap_or_default();
-        let action = payload.get("action").cloned().unwrap_or_default();
-        let asked = payload.get("request").and_then(|request| {
+        let words = payload::Answered::of(&words);
+        let action = request.action().cloned().unwrap_or_default();
+        let asked = request.request().and_then(|request| {
             let words = request.get("reason").or(request.get("question"));
             Some(words?.as_str()?.to_owned())
         });
@@ -549,13 +538,23 @@ impl<'a> TranscriptBuilder<'a> {
             input_sha256: action.get("input").map(|input| sha256(&jcs(input))),
             action,
             reason_asked: asked,
-            approved: words.get("approved").and_then(Value::as_bool),
+            approved: words.approved(),
             actor: answered.and_then(|event| event.actor.clone()),
             reason: words
-                .get("remarks")
+                .remarks()
                 .and_then(|remarks| Some(remarks.get("reason")?.as_str()?.to_owned())),
             at: answered.map(|event| event.created_at),
-            request_id,
+            request_id: request.request_id().map(str::to_owned),
         }
+    }
+}
+
+/// Returns a tool call as the agent told it.
+fn called(said: payload::Said<'_, payload::ToolUse>) -> ToolCall {
+    ToolCall {
+        name: said.name().map(str::to_owned),
+        call_id: said.tool_call_id().map(str::to_owned),
+        arguments: said.input().cloned().unwrap_or_default(),
+        refused: None,
     }
 }

@@ -602,9 +602,6 @@ fn broken(code: &str, what: &str, error: &Value) -> Step {
     }
 }
 
-fn note(kind: Kind, payload: Value) -> Note {
-    Note {
-        kind,
-        payload: members(payload),
-    }
+fn note(kind: Kind, payload: Map<String, Value>) -> Note {
+    Note { kind, payload }
 }

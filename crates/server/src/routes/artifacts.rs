@@ -117,7 +117,7 @@ fn pieces(
             Ok(None) => None,
             Ok(Some(piece)) => Some((Ok(piece), Some((None, content)))),
             Err(refused) => {
-                tracing::error!(%refused, "content was not sent to its end");
+                tracing::error!(%refused, "content was not sent completely");
                 Some((Err(refused), None))
             }
         }

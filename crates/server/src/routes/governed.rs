@@ -88,8 +88,9 @@ async fn propose(mut call: Call) -> Reply {
         && let Some(number) = exact::changed_number(&text)
     {
         let shown: String = number.chars().take(64).collect();
-        let message =
-            format!("{shown} would be another number once it is read: send the arguments as text");
+        let message = format!(
+            "{shown} would become another number when it is parsed: send the arguments as text"
+        );
         return Err(Failure::invalid("tool_calls", message));
     }
     Ok(ok(&taken_as(&mut call, body).await?.0))

@@ -130,7 +130,7 @@ async fn socket(
 ) -> Reply {
     socket::check_origin(&call.app, call.headers())?;
     let (Ok(upgrade), Some(Extension(life)), Some(Extension(seat))) = (upgrade, life, seat) else {
-        let message = "this is a WebSocket: ask for the upgrade, over HTTP/1.1";
+        let message = "this is a WebSocket endpoint: request the upgrade over HTTP/1.1";
         return Err(call::unsupported(400, "websocket", message));
     };
     let opened = listening(&call).await?;
@@ -139,7 +139,7 @@ async fn socket(
 
 async fn listening(call: &Call) -> Result<Result<FieldStream, FieldRefused>, Failure> {
     let Some(agent) = call.query("agent_id")?.filter(|id| !id.is_empty()) else {
-        let message = "`agent_id` says whose notifications these are";
+        let message = "`agent_id` is required: the agent whose notifications are wanted";
         return Err(Failure::invalid("agent_id", message));
     };
     let engine = &call.app.engine;
@@ -157,7 +157,7 @@ async fn retract(mut call: Call) -> Reply {
     let ([Some(agent_id), Some(unit_id), Some(reason)], Some(3)) =
         (texts, value.as_object().map(canon::Map::len))
     else {
-        let message = "`agent_id`, `unit_id` and `reason` are needed as texts, and nothing else";
+        let message = "the body must have exactly `agent_id`, `unit_id` and `reason`, all strings";
         let refusal = Refusal::new(Code::InvalidRequest, message, None);
         return Ok(memory::refused(&refusal));
     };
@@ -191,7 +191,7 @@ async fn read_json(
         .header("content-type")
         .is_some_and(|given| !is_json(given))
     {
-        let message = "a message is `application/json` in UTF-8";
+        let message = "a message must be `application/json` in UTF-8";
         return Err(call::unsupported(415, "content_type", message));
     }
     let bytes = call.bytes(limits.request_bytes_max).await?;
@@ -241,7 +241,12 @@ async fn conflicts(call: Call) -> Reply {
     let limit = match call.query("limit")?.map(str::parse::<u64>) {
         None => None,
         Some(Ok(limit)) if limit > 0 => Some(limit),
-        Some(_) => return Err(Failure::invalid("limit", "`limit` is a number from 1 on")),
+        Some(_) => {
+            return Err(Failure::invalid(
+                "limit",
+                "`limit` must be an integer of 1 or more",
+            ));
+        }
     };
     let cursor = call.query("cursor")?.map(str::to_owned);
     let found = view(&call, FieldView::Conflicts { limit, cursor }).await?;
@@ -253,7 +258,7 @@ async fn graph(call: Call) -> Reply {
     let kind = call.query("target_type")?.and_then(TargetType::parse);
     let id = call.query("target_id")?.filter(|id| !id.is_empty());
     let (Some(kind), Some(id)) = (kind, id) else {
-        let message = "`target_type` and `target_id` say what is drawn";
+        let message = "`target_type` and `target_id` are required: they say what to draw";
         return Err(Failure::invalid("target_type", message));
     };
     let (wanted, media_type) = match call.query("format")? {

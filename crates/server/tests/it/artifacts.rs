@@ -5,31 +5,6 @@ use serde_json::json;
 use crate::fixture::{Server, id, refused};
 
 #[tokio::test]
-async fn ap_art_01_02_registered_artifacts_read_back() {
-    let server = Server::start().await;
-    let api = server.client();
-    let hex = "AB".repeat(32);
-    let body = json!({"kind": "patch", "mime_type": "text/x-diff", "visibility": "public", "uri": "conformance://x", "sha256": hex});
-    let (status, artifact) = api.post("/v1/artifacts", body).await;
-    assert_eq!(status, 201);
-    assert_eq!(artifact["sha256"], hex.to_lowercase());
-    assert_eq!(
-        api.get(&format!("/v1/artifacts/{}", id(&artifact))).await,
-        (200, artifact.clone())
-    );
-    let content = api
-        .get(&format!("/v1/artifacts/{}/content", id(&artifact)))
-        .await;
-    refused(&content, 404, "resource_not_found", None);
-    assert_eq!(
-        content.1["error"]["details"]["reason"], "no_stored_bytes",
-        "AP-ART-04"
-    );
-    let (_, list) = api.get("/v1/artifacts?workspace_id=workspace_local").await;
-    assert_eq!(list["data"], json!([artifact]));
-}
-
-#[tokio::test]
 async fn ap_art_04_05_uploaded_bytes_come_back_and_cannot_be_replaced() {
     let server = Server::start().await;
     let api = server.client();

@@ -11,10 +11,6 @@ fn texts(list: &Value) -> Vec<&str> {
         .collect()
 }
 
-fn message(text: &str) -> Value {
-    json!({"message": {"role": "user", "parts": [{"type": "text", "text": text, "visibility": "public"}]}})
-}
-
 #[tokio::test]
 async fn ap_sess_01_02_09_sessions_begin_with_their_first_messages() {
     let server = Server::start().await;
@@ -54,60 +50,6 @@ async fn c_33_a_session_without_a_workspace_is_local() {
         (status, &session["workspace_id"]),
         (201, &json!("workspace_local"))
     );
-}
-
-#[tokio::test]
-async fn ap_sess_05_06_07_11_fork_then_truncate() {
-    let server = Server::start().await;
-    let api = server.client();
-    let session = api.session().await;
-    let path = format!("/v1/sessions/{session}");
-    for text in ["a", "b", "c"] {
-        api.post(&format!("{path}/messages"), message(text)).await;
-    }
-    let (status, fork) = api.send(api.request("POST", &format!("{path}/fork"))).await;
-    assert_eq!(status, 201, "AP-REST-04: no body, no content type");
-    assert_eq!(fork["parent_session_id"], session);
-    assert_eq!(fork["root_session_id"], session);
-    let (status, cut) = api
-        .post(
-            &format!("{path}/truncate"),
-            json!({"keep_first": 1, "reason": "r"}),
-        )
-        .await;
-    assert_eq!(status, 200);
-    assert_eq!(cut["object"], "session.truncate_result", "C-40");
-    assert_eq!(cut["session_id"], session);
-    assert_eq!(cut["kept_turn_count"], 1);
-    assert_eq!(cut["removed_turn_count"], 2);
-    let (_, left) = api.get(&format!("{path}/messages")).await;
-    assert_eq!(texts(&left), ["a"]);
-    assert_eq!(cut["new_tip_turn_id"], left["data"][0]["id"]);
-    assert_eq!(cut["session"]["transcript"]["message_count"], 1);
-    let (_, kept) = api
-        .get(&format!("/v1/sessions/{}/messages", id(&fork)))
-        .await;
-    assert_eq!(texts(&kept), ["a", "b", "c"], "AP-SESS-06");
-    let (_, more) = api
-        .post(&format!("{path}/truncate"), json!({"keep_first": 9}))
-        .await;
-    assert_eq!(more["removed_turn_count"], 0);
-    for bad in [
-        json!({}),
-        json!({"keep_first": -1}),
-        json!({"keep_first": 0.5}),
-        json!({"keep_first": "1"}),
-    ] {
-        let got = api.post(&format!("{path}/truncate"), bad).await;
-        refused(&got, 400, "invalid_request", Some("keep_first"));
-    }
-    let lost = api
-        .post(
-            &format!("{path}/fork"),
-            json!({"at_event_id": "event_none"}),
-        )
-        .await;
-    refused(&lost, 404, "resource_not_found", Some("at_event_id"));
 }
 
 #[tokio::test]

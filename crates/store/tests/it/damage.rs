@@ -374,7 +374,7 @@ fn a_lost_event_is_a_hole_in_its_resource() {
         matches!(what, ProblemSubject::Event(found) if found.0 > position),
         "{what:?}"
     );
-    assert_eq!(problems[0].problem, "has sequence 3 where 2 follows");
+    assert_eq!(problems[0].problem, "has sequence 3, expected 2");
     // The Message that was appended with it.
     assert_eq!(problems.len(), 2, "{problems:#?}");
     assert!(matches!(problems[1].what, ProblemSubject::Document(key, _) if gone.contains(&key)));
@@ -413,7 +413,7 @@ fn events_that_were_rewritten_are_named() {
             appended,
             "\"sequence\":2",
             "\"sequence\":7",
-            "sequence 7 where 2 follows",
+            "sequence 7, expected 2",
         ),
         (
             appended,

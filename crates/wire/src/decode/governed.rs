@@ -205,7 +205,7 @@ pub(super) fn file(
             .chars()
             .any(|char| char.is_control() || is_hidden(char))
     {
-        let message = "is a name of characters that can be seen";
+        let message = "must consist of visible characters";
         return Err(file.wrong("file", message));
     }
     Ok(ContractText { file: name, text })

@@ -201,7 +201,7 @@ pub fn submit_task(incoming: &DecodeInput<'_>) -> Result<Request, InputError> {
         (Some(path), Ok(None)) => path,
         (Some(path), Ok(Some(named))) if path == named => path,
         (Some(_), Ok(Some(_)) | Err(InputError::Unknown { .. })) => {
-            return Err(members.wrong("session_id", "is not the session of the path"));
+            return Err(members.wrong("session_id", "is not the session in the path"));
         }
         (None, Ok(Some(named))) => named,
         (None, Ok(None)) => return Err(members.missing("session_id")),
@@ -251,7 +251,7 @@ pub fn respond_permission(incoming: &DecodeInput<'_>) -> Result<Request, InputEr
     })?;
     let approved = match (approved, outcome) {
         (Some(approved), Some(outcome)) if approved != outcome => {
-            return Err(members.wrong("outcome", "says the opposite of `approved`"));
+            return Err(members.wrong("outcome", "contradicts `approved`"));
         }
         (approved, outcome) => approved.or(outcome),
     };

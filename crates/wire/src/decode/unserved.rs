@@ -142,7 +142,7 @@ impl Unserved {
             Reason::Fixed => (
                 "fixed",
                 format!(
-                    "`{}` is fixed when the resource is made and cannot be changed",
+                    "`{}` is fixed when the resource is created and cannot be changed",
                     self.member
                 ),
             ),

@@ -427,7 +427,7 @@ pub(super) fn parameters() -> Value {
         query(
             "limit",
             json!({"type": "integer", "minimum": 1, "maximum": 200, "default": 50}),
-            "How many items at most",
+            "Maximum number of items",
         ),
         query(
             "cursor",
@@ -546,7 +546,7 @@ pub(super) fn parameters() -> Value {
             "Idempotency-Key",
             false,
             json!({"type": "string", "minLength": 1, "maxLength": 255}),
-            "Makes a repeated request do nothing more than the first",
+            "A repeated request with the same key gets the first answer and does nothing more",
         ),
         header(
             "last_event_id",

@@ -1,13 +1,14 @@
 //! A Persona as the protocol shows it, with the members that are ours.
 
 use canon::Value;
-use domain::{Persona, PersonaMemory};
+use domain::{Persona, PersonaMemory, payload};
 use serde_json::json;
 
 use super::Source;
 
 pub(super) fn persona(source: Source<'_>, state: &Persona) -> (Value, Value) {
-    let spec = source.payload_or_null(state.source, "persona");
+    let spec = source.said::<payload::Persona>(state.source).persona();
+    let spec = spec.unwrap_or(&Value::Null);
     let or = |name: &str, otherwise: Value| spec.get(name).cloned().unwrap_or(otherwise);
     let member = |name: &str| or(name, Value::Null);
     let list = |name: &str| or(name, json!([]));

@@ -28,7 +28,7 @@ impl Guide<'_> {
         let folder = tempfile::Builder::new()
             .prefix("reprise-demo-crash-")
             .tempdir()
-            .or_hint("no temporary directory", HINT)?;
+            .or_hint("cannot create a temporary directory", HINT)?;
         let data = folder.path().join("data");
         let (mut server, client) = start(&data).await?;
         let task = NewTask {

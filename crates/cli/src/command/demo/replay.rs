@@ -179,7 +179,7 @@ impl Guide<'_> {
         section: Option<&str>,
     ) -> anyhow::Result<()> {
         let data = place.data.to_string_lossy();
-        let folder = std::env::current_dir().or_hint("no current folder", HINT)?;
+        let folder = std::env::current_dir().or_hint("cannot read the current directory", HINT)?;
         let server = ["--url", &place.url, "--data", &data];
         self.printed(args, &folder, &server, section).await
     }
@@ -220,7 +220,7 @@ impl Guide<'_> {
 
 /// Replays a bundle with a process of its own, in an empty directory, and returns the receipt.
 async fn replayed_in_fresh_directory(bundle: &[u8]) -> anyhow::Result<Vec<u8>> {
-    let directory = tempfile::tempdir().or_hint("no temporary directory", HINT)?;
+    let directory = tempfile::tempdir().or_hint("cannot create a temporary directory", HINT)?;
     let file: &Path = &directory.path().join("run.bundle");
     std::fs::write(file, bundle).or_hint(format_args!("`{}`", file.display()), HINT)?;
     let replayed = tokio::process::Command::new(program_file()?)

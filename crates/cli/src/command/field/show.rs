@@ -218,14 +218,12 @@ pub(super) fn compacted(out: &mut Output, strategy: &str, answer: &Value) -> any
     if strategy == "purge" {
         let bytes = number(answer, "/storage_reclaimed_bytes");
         let units = plural(affected, "unit");
-        out.line(format_args!(
-            "the words of {units} are erased, {bytes} bytes"
-        ))?;
+        out.line(format_args!("the text of {units} is erased, {bytes} bytes"))?;
         let made = answer.pointer("/derived_units").and_then(Value::as_array);
         if let Some(made) = made.filter(|made| !made.is_empty()) {
             let made = plural(made.len() as u64, "unit");
             out.line(format_args!(
-                "{made} of these the field had made of the others"
+                "{made} of these were derived from the others by the field"
             ))?;
         }
         let kept = answer
@@ -233,18 +231,18 @@ pub(super) fn compacted(out: &mut Output, strategy: &str, answer: &Value) -> any
             .and_then(Value::as_array);
         for unit in kept.into_iter().flatten().filter_map(Value::as_str) {
             out.line(format_args!(
-                "{unit} was made of them and is in dispute: it keeps its words until the conflict ends and it is purged"
+                "{unit} was derived from them and is in dispute: it keeps its text until the conflict ends and it is purged"
             ))?;
         }
         for unit in list(answer, "units_kept").iter().filter_map(Value::as_str) {
             let unit = shorten(unit, 60);
             out.line(format_args!(
-                "{unit} is in an open conflict and keeps its words: end the conflict and purge it again"
+                "{unit} is in an open conflict and keeps its text: end the conflict and purge it again"
             ))?;
         }
         if answer.get("erasure").and_then(Value::as_str) == Some("pending") {
             out.line(format_args!(
-                "they are still in a file: somebody reads the database, and the server erases them when that ends"
+                "they are still in a file, because somebody is reading the database; the server erases them when that ends"
             ))?;
         }
         return Ok(());

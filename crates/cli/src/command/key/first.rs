@@ -95,7 +95,7 @@ async fn ensure(
     if !text.starts_with("rpk_") || text.len() < 36 || text.chars().any(char::is_whitespace) {
         return Err(Problem::new(
             format!("`{}` does not hold a key", file.display()),
-            "remove the file; `reprise key create` makes a new key",
+            "remove the file; `reprise key create` creates a new key",
         )
         .into());
     }

@@ -8,8 +8,8 @@ use canon::{Digest, Value};
 use receipts::Receipt;
 use runs::replay::{BUNDLE_BYTES_MAX, BUNDLE_FORMAT, Bundle};
 
-use crate::args::Connection;
-use crate::client::{Client, Target, Task, fresh_key};
+use crate::args::ServerArgs;
+use crate::client::{Task, fresh_key};
 use crate::exit::{Exit, OrHint, Problem};
 use crate::output::{Output, inform};
 
@@ -39,17 +39,14 @@ pub(crate) struct ImportArgs {
     /// The workspace to put it into [default: workspace_local]
     #[arg(long, value_name = "ID")]
     workspace: Option<String>,
-    /// Print JSON
-    #[arg(long)]
-    json: bool,
     #[command(flatten)]
-    connection: Connection,
+    server: ServerArgs,
 }
 
 /// Sends it to the server.
 pub(super) async fn run(args: &ImportArgs) -> anyhow::Result<Exit> {
     let bundle = read(args)?;
-    let client = Client::new(Target::find(&args.connection)?)?;
+    let client = args.server.client()?;
     let query: Vec<(&str, &str)> = args
         .workspace
         .iter()
@@ -59,7 +56,7 @@ pub(super) async fn run(args: &ImportArgs) -> anyhow::Result<Exit> {
     let path = ["v1", "tasks", "import"];
     let task = client.post_bytes(&path, &query, &bundle, &key).await?;
     let task = Task::read(task)?;
-    if args.json {
+    if args.server.json {
         Output::stdout().json(&task.raw)?;
         return Ok(Exit::Ok);
     }

@@ -12,7 +12,7 @@ use crate::output::{Output, inform};
 use crate::signing;
 
 pub(super) fn run(args: &LogRecoverArgs) -> anyhow::Result<Exit> {
-    let data = args.data.data.as_path();
+    let data = args.directory.data.data.as_path();
     if !args.accept_loss {
         return Err(Problem::new(
             "nothing is recovered without `--accept-loss`",
@@ -51,7 +51,7 @@ pub(super) fn run(args: &LogRecoverArgs) -> anyhow::Result<Exit> {
             )
     })?;
     store.close();
-    if args.json {
+    if args.directory.json {
         Output::stdout().json(&json!({
             "recovered": recovered,
             "origin": new,

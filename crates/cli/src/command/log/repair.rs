@@ -9,7 +9,7 @@ use crate::exit::Exit;
 use crate::output::{Output, Paint, Progress, inform, plural, shorten};
 
 pub(super) fn run(args: &LogRepairArgs) -> anyhow::Result<Exit> {
-    let data = args.data.data.as_path();
+    let data = args.directory.data.data.as_path();
     let progress = Progress::begin("reading the log");
     let work = match args.apply {
         true => store::repair(data),
@@ -26,7 +26,7 @@ pub(super) fn run(args: &LogRepairArgs) -> anyhow::Result<Exit> {
     };
     let is_good = left.is_empty() && (args.apply || is_whole) && is_mended;
     let mut out = Output::stdout();
-    if args.json {
+    if args.directory.json {
         out.json(&json!({
             "applied": args.apply,
             "events": repair.events.iter().map(as_json).collect::<Vec<_>>(),
@@ -106,31 +106,33 @@ fn report(applied: bool, is_whole: bool, repair: &Repair, left: usize) {
         }
         inform(
             "the database is damaged where nothing else tells all of what was there, and nothing was replaced: restore a backup. Without one, \
-             `sqlite3 reprise.db .recover` saves rows, which this program does not take for a log",
+             `sqlite3 reprise.db .recover` saves rows, which this program does not accept as a log",
         );
         return;
     }
     if !repair.database.is_empty() {
         inform(match applied {
             true => {
-                "the indexes were made again from their tables, and what is folded from the events was folded again"
+                "the indexes were rebuilt from their tables, and everything derived from events was derived again"
             }
             false => {
-                "the indexes would be made again from their tables, and what is folded from the events folded again"
+                "the indexes would be rebuilt from their tables, and everything derived from events derived again"
             }
         });
     }
     if !repair.notes.is_empty() {
         inform(match applied {
-            true => "the notes were written again from what the rest of the log tells",
-            false => "the notes would be written again from what the rest of the log tells",
+            true => "the notes were restored from the rest of the log",
+            false => "the notes would be restored from the rest of the log",
         });
     }
     if !repair.flaws.is_empty() {
         inform(match applied {
-            true => "what was changed in the database is as this program makes it again",
+            true => {
+                "what was changed in the database has the form again that this program gives it"
+            }
             false => {
-                "what was changed in the database would be made again as this program makes it"
+                "what was changed in the database would get the form again that this program gives it"
             }
         });
     }
@@ -169,7 +171,7 @@ fn report(applied: bool, is_whole: bool, repair: &Repair, left: usize) {
         0 if applied || is_whole => inform("`log verify` finds nothing wrong"),
         0 => {}
         left => inform(format_args!(
-            "`log verify` finds {} that a repair does not mend",
+            "`log verify` finds {} that a repair does not fix",
             plural(left, "problem")
         )),
     }

@@ -134,7 +134,7 @@ fn elsewhere(key: &Key) -> String {
         (_, "secret_value") => "(a secret: its value is kept nowhere)".to_owned(),
         (Some(digest), _) => {
             let digest = shorten(digest, 20);
-            format!("(not for this key to see: {digest}; a key with `internal:read` sees it)")
+            format!("(not visible to this key: {digest}; a key with `internal:read` sees it)")
         }
         (None, _) => "(not stated)".to_owned(),
     }

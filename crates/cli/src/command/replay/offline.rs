@@ -53,10 +53,10 @@ pub(super) fn run(args: &ReplayArgs, file: &Path) -> anyhow::Result<Exit> {
         receipt: Some(receipt.id().to_owned()),
         ..Report::default()
     };
-    report.start(&Value::Object(replay::started(&source, &spec)));
+    report.start(&replay::started(&source, &spec).into());
     report.end(
         replayed.end.broken.is_none(),
-        &Value::Object(replayed.ended(&source)),
+        &replayed.ended(&source).into(),
     );
     for emission in &replayed.emissions {
         let original = emission.original.and_then(|index| source.event(index));

@@ -154,7 +154,7 @@ impl Report {
                 "stale",
                 &self.stale,
                 match self.mode.as_str() {
-                    "exact" => " (so in the source: the recorded answer to another request)",
+                    "exact" => " (as in the source: the recorded answer to another request)",
                     _ => self.stale_note(),
                 },
             ),
@@ -227,7 +227,7 @@ impl Report {
             // The words are the same because nobody was asked what they would be now.
             (true, true) if !self.stale.is_empty() => (
                 format!(
-                    "{status}, changed, but it ends in the words of the source: recorded answers to other requests were used ({events})"
+                    "{status}, changed, but it ends with the text of the source: recorded answers to other requests were used ({events})"
                 ),
                 Paint::Waiting,
             ),
@@ -236,7 +236,7 @@ impl Report {
                 Paint::Good,
             ),
             (true, false) => (
-                format!("{status}, another result than the source ({events})"),
+                format!("{status}, with a different result from the source ({events})"),
                 Paint::Waiting,
             ),
             (false, _) => (

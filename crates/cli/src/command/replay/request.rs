@@ -84,7 +84,7 @@ impl Names {
             (Names::Keys, _) => Ok(name),
             (Names::TasksAndKeys, Some((task, key))) if task.starts_with("task_") => Ok(key),
             (Names::TasksAndKeys, _) => Err(Problem::new(
-                format!("`{name}` names no task"),
+                format!("`{name}` does not name a task"),
                 "in a session write TASK/KEY=…, such as task_0123/llm:main:1=TEXT",
             )
             .into()),

@@ -244,7 +244,7 @@ impl TranscriptPrinter<'_> {
         self.heading("Asked")?;
         match told.get("input") {
             Some(Value::String(input)) => self.block("  ", input),
-            Some(Value::Null) | None => self.line("  (not for this key to see)"),
+            Some(Value::Null) | None => self.line("  (not visible to this key)"),
             Some(other) => self.block("  ", &format!("{other:#}")),
         }
     }
@@ -352,16 +352,16 @@ impl TranscriptPrinter<'_> {
             "differs" => (
                 Paint::Bad,
                 format!(
-                    "request   NOT as recorded: the record says {digest}, what follows has another digest"
+                    "request   NOT as recorded: the record says {digest}, what follows has a different digest"
                 ),
             ),
             "hidden" => (
                 Paint::Waiting,
-                format!("request   {digest} (not for this key to see)"),
+                format!("request   {digest} (not visible to this key)"),
             ),
             _ => (
                 Paint::Waiting,
-                format!("request   {digest}; its words cannot be put together from this record"),
+                format!("request   {digest}; its text cannot be reconstructed from this record"),
             ),
         };
         let text = self.out.paint(paint, &text);
@@ -402,11 +402,11 @@ impl TranscriptPrinter<'_> {
         let what = text_at(step, "/what");
         match text_at(step, "/value_check").as_str() {
             "differs" => {
-                let text = "answer    NOT as recorded: its digest is another one";
+                let text = "answer    NOT as recorded: its digest is different";
                 let text = self.out.paint(Paint::Bad, text);
                 self.line(&format!("  {text}"))?;
             }
-            "hidden" => return self.line("  answer    (not for this key to see)"),
+            "hidden" => return self.line("  answer    (not visible to this key)"),
             "unavailable" => return self.line("  answer    (no longer in the record)"),
             _ => {}
         }

@@ -244,7 +244,7 @@ fn replay_completed(payload: &Value) -> String {
     let events = plural(events.unwrap_or_default(), "event");
     let result = match payload.get("result_equal") {
         Some(Value::Bool(true)) => "the same result as the source",
-        _ => "another result than the source",
+        _ => "a different result from the source",
     };
     let unused = listed(payload, "/overrides_unused");
     match unused.is_empty() {

@@ -192,7 +192,7 @@ pub(super) fn check_names(directory: &Path, findings: &mut Findings) -> anyhow::
                     "nothing that the manifest does not list",
                 ));
             } else if kind.is_symlink() || (is_folder != kind.is_dir()) {
-                found.push((name, "not_a_file", "a file of its own, not a link"));
+                found.push((name, "not_a_file", "a regular file, not a link"));
             }
         }
     }

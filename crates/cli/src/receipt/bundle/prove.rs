@@ -12,7 +12,7 @@ use serde_json::json;
 use super::super::file::read_receipt;
 use super::super::names_file;
 use super::files::{Lines, optional};
-use super::{HINT, Leads};
+use super::{HINT, ReceiptReferences};
 use crate::exit::{OrHint, Problem};
 
 /// Computes the proof that a receipt, named by id, task or file, is in the tree of a bundle's checkpoint.
@@ -45,7 +45,7 @@ pub(crate) fn prove(directory: &Path, name: &str) -> anyhow::Result<Value> {
     {
         let receipt = receipts::stream::check(line).or_hint("receipts.jsonl", HINT)?;
         let is_task = || {
-            serde_json::from_slice::<Leads>(line)
+            serde_json::from_slice::<ReceiptReferences>(line)
                 .is_ok_and(|leads| leads.identifiers.task_id == name)
         };
         let is_it = match wanted {

@@ -16,7 +16,7 @@ use super::super::files::{WorkingTree, read_file};
 use super::super::hashing::{RoleFile, artifact, below_root, is_structured, mode_of};
 use super::super::locate::package_manifest;
 use super::super::signature;
-use super::{CaptureArgs, Input, Plan, Ran, Report, hash_outputs};
+use super::{CaptureArgs, FinishedRun, Input, Plan, Report, hash_outputs};
 
 /// Facts of the AHD kinds.
 #[derive(Debug, clap::Args)]
@@ -205,7 +205,7 @@ pub(super) fn complete(
     draft: Sidecar,
     args: &CaptureArgs,
     plan: &Plan,
-    ran: &Ran,
+    ran: &FinishedRun,
     report: Option<&Report>,
 ) -> anyhow::Result<Sidecar> {
     match draft {

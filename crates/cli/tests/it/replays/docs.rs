@@ -61,7 +61,7 @@ fn debugging_by_one_answer_works_as_printed() {
     for line in [
         "llm:main:1         llm_provider_response",
         "result   COMPLETED, equal to the source (12 events)\n",
-        "result   COMPLETED, another result than the source (12 events)\n",
+        "result   COMPLETED, with a different result from the source (12 events)\n",
         "  llm:main:1  answered differently, overridden\n",
         "    + Roll back to Tuesday's build\n",
         "exit status 1\n",

@@ -131,7 +131,7 @@ fn a_tool_prints_what_it_is_told_to_and_the_diff_shows_what_was_asked_then() {
     let change = ["replay", &task, "--set", "host:tool.count:main:1=four"];
     // The words are those of the source only because nobody asked the model what it says to four.
     let said = counting.world.run(&change);
-    let result = "result   COMPLETED, changed, but it ends in the words of the source: recorded answers to other requests were used";
+    let result = "result   COMPLETED, changed, but it ends with the text of the source: recorded answers to other requests were used";
     assert!(said.stdout.contains(result), "{said:?}");
     assert!(!said.stdout.contains("equal to the source"), "{said:?}");
     let changed = counting.replay(&change[1..]);
@@ -259,7 +259,7 @@ fn values_beside_the_log_are_listed_to_who_may_see_them() {
     args.extend(["--scope", "tasks:read", "--scope", "events:read"]);
     let key = world.ok(&args);
     let narrow = world.ok(&["replay", task, "--list", "--key", key.trim()]);
-    let elsewhere = "(not for this key to see: sha256:";
+    let elsewhere = "(not visible to this key: sha256:";
     assert!(line(&narrow).contains(elsewhere), "{narrow}");
     // What a replay was given instead is listed like any other answer.
     let changed = world.json(&["replay", task, "--set", "llm:main:1=Roll back", "--json"]);
@@ -493,7 +493,7 @@ fn ap_rpl_24_a_session_is_replayed_task_by_task() {
     let denied = ran.replay(&[session, "--set", &format!("{asked}/host:approval:1=deny")]);
     assert_eq!(denied.code, 1, "{denied:?}");
     assert!(
-        denied.stdout.contains("FAILED, another result"),
+        denied.stdout.contains("FAILED, with a different result"),
         "{denied:?}"
     );
 }

@@ -3,7 +3,6 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use canon::Value;
 use domain::{Event, Kind, Position};
 
 use super::super::run::Run;
@@ -44,11 +43,7 @@ impl Run<'_> {
         progress.written += usize::from(event.replay.as_ref().is_some_and(|mark| {
             mark.original_event_id.is_some() || kind != Some(Kind::MessageDelta)
         }));
-        let text = |event: &Event, name: &str| {
-            let text = event.payload.get(name).and_then(Value::as_str);
-            text.map(str::to_owned)
-        };
-        let Some(key) = text(&event, "effect_key") else {
+        let Some(key) = event.effect_key().map(str::to_owned) else {
             return Ok(());
         };
         if kind == Some(Kind::EffectRequested) {

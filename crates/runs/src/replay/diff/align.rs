@@ -141,7 +141,9 @@ fn items_of_source(source: &Source) -> Vec<Item<'_>> {
     items(source, |event| {
         event.replay.as_ref()?;
         match event.kind() {
-            Ok(Kind::ReplayEventReplayed) => event.payload.get("original_event")?.as_str(),
+            Ok(Kind::ReplayEventReplayed) => {
+                payload::EventReplayed::of(&event.payload).original_event()
+            }
             _ => Some(&event.kind),
         }
     })

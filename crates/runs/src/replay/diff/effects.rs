@@ -3,7 +3,8 @@
 use std::collections::BTreeMap;
 
 use canon::{Value, jcs, sha256};
-use domain::{Kind, payload};
+use domain::Kind;
+use domain::payload::{self, Said};
 use serde::Serialize;
 use serde_json::json;
 
@@ -91,9 +92,12 @@ fn effect(comparison: &Comparison<'_>, aligned: &Aligned<'_>, key: &str) -> Opti
     };
     let request = Digests::unless_equal(side_a.request(), side_b.request())
         .filter(|_| !comparison.same_request(key));
-    let value = Digests::unless_equal(side_a.text("value_sha256"), side_b.text("value_sha256"))
+    let value = Digests::unless_equal(side_a.value_digest(), side_b.value_digest())
         .filter(|_| !comparison.same_value(key));
-    let outcomes = (side_a.text("outcome"), side_b.text("outcome"));
+    let outcomes = (
+        side_a.text(|said| said.outcome()),
+        side_b.text(|said| said.outcome()),
+    );
     let outcome = (outcomes.0 != outcomes.1).then_some(outcomes);
     if what == Difference::Changed && request.is_none() && value.is_none() && outcome.is_none() {
         return None;
@@ -110,10 +114,10 @@ fn effect(comparison: &Comparison<'_>, aligned: &Aligned<'_>, key: &str) -> Opti
         (Some(before), Some(after)) if text.is_none() => members("value", before, after),
         _ => Vec::new(),
     };
-    let kind = side_a.text("kind").or_else(|| side_b.text("kind"));
-    let note = side_b
-        .text("replay_note")
-        .or_else(|| side_a.text("replay_note"));
+    let kind = side_a.text(|said| said.kind());
+    let kind = kind.or_else(|| side_b.text(|said| said.kind()));
+    let note = side_b.text(|said| said.replay_note());
+    let note = note.or_else(|| side_a.text(|said| said.replay_note()));
     Some(Effect {
         key: key.to_owned(),
         kind: kind.unwrap_or_default(),
@@ -284,10 +288,22 @@ impl<'a> Side<'a> {
         self.requested.or(self.recorded).is_some()
     }
 
-    fn text(&self, name: &str) -> Option<String> {
+    fn said<T>(&self, read: impl Fn(Said<'a, payload::ReplayedEffect>) -> Option<T>) -> Option<T> {
         let places = [self.recorded, self.requested].into_iter().flatten();
         let mut events = places.filter_map(|place| self.source.event(place));
-        events.find_map(|event| Some(event.payload.get(name)?.as_str()?.to_owned()))
+        events.find_map(|event| read(payload::ReplayedEffect::of(&event.payload)))
+    }
+
+    fn text(
+        &self,
+        read: fn(Said<'a, payload::ReplayedEffect>) -> Option<&'a str>,
+    ) -> Option<String> {
+        self.said(read).map(str::to_owned)
+    }
+
+    fn value_digest(&self) -> Option<String> {
+        self.said(|said| said.value_sha256())
+            .map(|digest| digest.to_string())
     }
 
     fn request(&self) -> Option<String> {
@@ -309,6 +325,6 @@ impl<'a> Side<'a> {
         let event = self.recorded.and_then(|place| self.source.event(place));
         let mark = event.and_then(|event| event.replay.as_ref());
         mark.is_some_and(|mark| mark.override_key.is_some())
-            && self.text("replay_note").as_deref() != Some("refreshed")
+            && self.text(|said| said.replay_note()).as_deref() != Some("refreshed")
     }
 }

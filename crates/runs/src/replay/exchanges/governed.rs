@@ -1,11 +1,10 @@
 //! The inputs of a governed session, exchanges once it is known what the session made of them.
 
-use canon::{Map, Value};
 use contracts::backtest::RecordEntry;
 use contracts::workflow::WorkflowView;
 use domain::{
     GovernedInput, GovernedOperation, GovernedStart, Proposal, Report, ReportedOutcome,
-    RulesVersion, Timestamp,
+    RulesVersion, Timestamp, payload,
 };
 use serde::Deserialize as _;
 
@@ -47,16 +46,17 @@ impl Inputs {
     }
 
     /// Takes what the session answered.
-    pub(super) fn decided(&mut self, payload: &Map<String, Value>, exchanges: &mut Vec<Exchange>) {
-        let operation = payload.get("operation").and_then(Value::as_str);
-        let answer = payload.get("answer");
+    pub(super) fn decided(
+        &mut self,
+        said: payload::Said<'_, payload::ContractDecided>,
+        exchanges: &mut Vec<Exchange>,
+    ) {
+        let answer = said.answer();
         let at = self.last.as_ref().map(|input| input.at);
-        let settled = |at: Timestamp, proposal: Option<&str>| {
-            let decision = payload.get("decision")?;
-            judged(decision, at, proposal)
-        };
+        let settled =
+            |at: Timestamp, proposal: Option<&str>| judged(said.decision()?, at, proposal);
         // Nobody answered a question: it is settled before the input that comes with it.
-        if operation == Some("time_out") {
+        if said.operation() == Some("time_out") {
             let proposal = answer.and_then(|answer| member(answer, "proposal_id"));
             exchanges.extend(at.and_then(|at| settled(at, proposal)));
             return;
@@ -64,8 +64,7 @@ impl Inputs {
         let Some(input) = self.last.take() else {
             return;
         };
-        let problem = payload.get("problem");
-        match (&input.operation, problem) {
+        match (&input.operation, said.problem()) {
             (GovernedOperation::Preflight(request), None) => {
                 let id = answer.and_then(|answer| member(answer, "prepared_request_id"));
                 exchanges.extend(id.map(|id| Exchange::Prepared {
@@ -78,7 +77,7 @@ impl Inputs {
             (GovernedOperation::Propose(proposal), None) => {
                 let name = answer.and_then(|answer| member(answer, "proposal_id"));
                 exchanges.push(answered(input.at, proposal, name.unwrap_or_default()));
-                exchanges.extend(asked(payload, name));
+                exchanges.extend(asked(said, name));
                 exchanges.extend(settled(input.at, name));
             }
             (GovernedOperation::Propose(proposal), Some(problem)) => {

@@ -1,6 +1,7 @@
 //! Where a replay begins: at the source's beginning or at one of its checkpoints, once everything it needs is there.
 
-use canon::{Digest, Value, jcs, sha256};
+use canon::{Value, jcs, sha256};
+use domain::payload;
 use serde_json::json;
 
 use super::{Begun, Runner};
@@ -112,19 +113,17 @@ impl Runner<'_> {
 
     fn checkpoint_state(&mut self, place: usize) -> Result<Value, Failure> {
         let payload = self.payload(place);
-        let text = |name: &str| {
-            payload
-                .get(name)
-                .and_then(Value::as_str)
-                .unwrap_or_default()
-        };
-        let digest = Digest::parse(text("state_sha256")).ok();
+        let said = payload::CheckpointCreated::of(&payload);
+        let digest = said.state_sha256();
         let recorded = || {
             let state = digest.and_then(|digest| self.source.blob(digest));
             let state = state.and_then(|bytes| serde_json::from_slice(bytes).ok());
             state.ok_or_else(|| self.no_checkpoint(place, "missing"))
         };
-        let key = format!("host:checkpoint:{}", text("checkpoint_id"));
+        let key = format!(
+            "host:checkpoint:{}",
+            said.checkpoint_id().unwrap_or_default()
+        );
         let Some(given) = self.spec.overrides.get(&key) else {
             return recorded();
         };

@@ -9,7 +9,6 @@ use serde_json::json;
 
 use super::Runner;
 use super::overrides::operation;
-use crate::members;
 use crate::replay::failure::{Divergence, Failure, Unavailable};
 use crate::replay::live;
 use crate::replay::request::Refresh;
@@ -40,6 +39,9 @@ pub(super) struct Delivery {
     answers: Vec<Option<EffectAnswer>>,
     is_stopped: bool,
 }
+
+/// The note of an answer that was recorded for another request.
+const STALE: &str = "stale_input";
 
 impl Delivery {
     /// Returns the questions that nobody has answered.
@@ -345,18 +347,16 @@ impl Runner<'_> {
         let payload = if is_same {
             None
         } else {
-            let mut payload = json!({
-                "effect_key": effect.key,
-                "kind": effect.kind.record_kind(),
-                "request_sha256": digest,
-                "repeatable": effect.repeatable,
-            });
-            if let (Found::Record { stale: true, .. }, Value::Object(payload)) =
-                (found, &mut payload)
-            {
-                payload.insert("replay_note".to_owned(), "stale_input".into());
-            }
-            Some(members(payload))
+            let payload = payload::ReplayedEffect::default()
+                .effect_key(effect.key.as_str())
+                .kind(effect.kind.record_kind())
+                .request_sha256(json!(digest))
+                .repeatable(effect.repeatable);
+            let payload = match found {
+                Found::Record { stale: true, .. } => payload.replay_note(STALE),
+                _ => payload,
+            };
+            Some(payload.into_members())
         };
         self.emit(Kind::EffectRequested, places.requested, payload, None)
     }
@@ -387,13 +387,10 @@ impl Runner<'_> {
                 stale,
             } => {
                 let payload = stale.then(|| {
-                    let mut payload = self
-                        .source
-                        .event(place)
-                        .map(|event| Map::clone(&event.payload))
-                        .unwrap_or_default();
-                    payload.insert("replay_note".to_owned(), "stale_input".into());
-                    payload
+                    let event = self.source.event(place);
+                    let recorded = event.map(|event| Map::clone(&event.payload));
+                    let payload = payload::ReplayedEffect::from(recorded.unwrap_or_default());
+                    payload.replay_note(STALE).into_members()
                 });
                 let by_event = self.event_override(place);
                 self.emit(Kind::EffectRecorded, Some(place), payload, None)?;
@@ -456,40 +453,31 @@ impl Runner<'_> {
             Some(value) => value.clone(),
             None => Value::Null,
         };
-        let mut kept = None;
-        let mut payload = json!({
-            "effect_key": key,
-            "kind": effect.kind.record_kind(),
-            "outcome": "ok",
-            "visibility": given.visibility.as_str(),
-        });
-        if let Value::Object(payload) = &mut payload {
-            // Not even the digest of a secret is told.
-            if let Some(digest) = given.digest() {
-                payload.insert("value_sha256".to_owned(), json!(digest));
-            }
-            if given.visibility == domain::Visibility::Public {
-                payload.insert("value".to_owned(), value.clone());
-            } else {
-                payload.insert("redacted".to_owned(), true.into());
-                // Kept beside the log, as large values are, so that this replay can be replayed itself.
-                if given.digest().is_some() {
-                    let bytes = jcs(&value);
-                    let descriptor = json!({"sha256": sha256(&bytes), "bytes": bytes.len()});
-                    payload.insert(BLOB_MEMBER.to_owned(), json!({"value": descriptor}));
-                    kept = Some(bytes);
-                }
-            }
+        let is_public = given.visibility == domain::Visibility::Public;
+        let mut payload = payload::ReplayedEffect::default()
+            .effect_key(key.as_str())
+            .kind(effect.kind.record_kind())
+            .outcome("ok")
+            .visibility(given.visibility.as_str());
+        // Not even the digest of a secret is told.
+        if let Some(digest) = given.digest() {
+            payload = payload.value_sha256(json!(digest));
+        }
+        payload = match is_public {
+            true => payload.value(value.clone()),
+            false => payload.redacted(true),
+        };
+        let mut payload = payload.into_members();
+        // Kept beside the log, as large values are, so that this replay can be replayed itself.
+        let kept = (!is_public && given.digest().is_some()).then(|| jcs(&value));
+        if let Some(bytes) = &kept {
+            let descriptor = json!({"sha256": sha256(bytes), "bytes": bytes.len()});
+            payload.insert(BLOB_MEMBER.to_owned(), json!({"value": descriptor}));
         }
         let recorded = self.source.places(key).recorded;
         self.apply(key, recorded, self.recorded_digest(key));
         self.deviated = true;
-        self.emit(
-            Kind::EffectRecorded,
-            recorded,
-            Some(members(payload)),
-            Some(key),
-        )?;
+        self.emit(Kind::EffectRecorded, recorded, Some(payload), Some(key))?;
         if let Some(last) = self.replayed.emissions.last_mut() {
             last.content = kept;
         }

@@ -1,11 +1,10 @@
 //! Laying what the run brings about over what the source emitted, in the source's order.
 
 use canon::{Digest, Map, Value, jcs, sha256};
-use domain::{Event, InReplay, Kind};
+use domain::{Event, InReplay, Kind, payload};
 use serde_json::json;
 
 use super::Runner;
-use crate::members;
 use crate::replay::failure::{Divergence, Failure};
 use crate::replay::outcome::{Emission, End, FinalArtifact};
 
@@ -83,8 +82,9 @@ impl Runner<'_> {
                 Class::Lifecycle => {
                     let id = self.event_id(Some(index));
                     let kind = self.source.kind(index).map(Kind::as_str);
-                    let payload = json!({"original_event_id": id, "original_event": kind});
-                    self.repeat(Kind::ReplayEventReplayed, index, Some(members(payload)));
+                    let payload = payload::EventReplayed::default().original_event_id(json!(id));
+                    let payload = payload.original_event(kind).into_members();
+                    self.repeat(Kind::ReplayEventReplayed, index, Some(payload));
                     self.told_another_time(index);
                 }
                 Class::Decision if self.is_decided_otherwise(index) => {}

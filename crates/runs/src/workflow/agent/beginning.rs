@@ -1,7 +1,7 @@
 //! The beginning of a run: what the agent must know, and the first messages.
 
 use canon::Value;
-use domain::Kind;
+use domain::{Kind, payload};
 use serde_json::json;
 
 use super::governance::{ContractHandling, Governance};
@@ -94,10 +94,9 @@ impl Loop {
             MemorySource::Session => (MEMORY_READ, listed(results.next(), "messages")),
             MemorySource::Field => (FIELD_READ, listed(results.next(), "units")),
         };
-        let notes = vec![note(
-            Kind::AgentMemoryRead,
-            json!({"effect_key": key, "count": remembered.len()}),
-        )];
+        let read = payload::MemoryRead::default().effect_key(key);
+        let read = read.count(remembered.len() as u64).into_members();
+        let notes = vec![note(Kind::AgentMemoryRead, read)];
         let remembered = match self.persona.remembers {
             MemorySource::Field => describe_units(&remembered),
             MemorySource::Session | MemorySource::Nothing => remembered,

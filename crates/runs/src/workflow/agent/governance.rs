@@ -17,7 +17,7 @@ use contracts::{
     Rules, SessionStart, Settlement, Source, State, Status, ToolChoice, compile_recorded, judge,
     narrow, precheck, question, read_answer, refused, settle, settled,
 };
-use domain::{ContractTexts, Kind, ModelUse, Timestamp};
+use domain::{ContractTexts, Kind, ModelUse, Timestamp, payload};
 use serde::Deserialize as _;
 use serde_json::json;
 
@@ -262,7 +262,7 @@ impl Governance {
             return Err(self.refusal(&refusal));
         }
         let told = (!narrowing.removed.is_empty())
-            .then(|| note(Kind::ContractDecided, json!({"narrowing": narrowing})));
+            .then(|| decided(payload::ContractDecided::default().narrowing(json!(narrowing))));
         self.open = Some(Open {
             request,
             response: Response {
@@ -359,6 +359,7 @@ impl Governance {
             Settlement::Reject(_) | Settlement::Retry { .. } | Settlement::Wait => None,
         };
         let refused = refused_calls(&judgement, &settlement, decision);
+        let told = payload::ContractDecided::default().decision(json!(decision));
         let approved = open
             .answers
             .iter()
@@ -366,18 +367,11 @@ impl Governance {
         Ok(Judgment::Settled {
             refused,
             consented: approved.map(|(id, _)| id.clone()).collect(),
-            note: note(
-                Kind::ContractDecided,
-                match self.manner {
-                    ContractHandling::OneByOne => {
-                        json!({"decision": decision, "asked": open.asked})
-                    }
-                    // Questions were told when they were asked: they count whatever becomes of them.
-                    ContractHandling::Together | ContractHandling::Counted => {
-                        json!({"decision": decision})
-                    }
-                },
-            ),
+            note: decided(match self.manner {
+                ContractHandling::OneByOne => told.asked(open.asked),
+                // Questions were told when they were asked: they count whatever becomes of them.
+                ContractHandling::Together | ContractHandling::Counted => told,
+            }),
         })
     }
 
@@ -419,7 +413,7 @@ impl Governance {
         let told = match self.manner {
             ContractHandling::OneByOne => None,
             ContractHandling::Together | ContractHandling::Counted => {
-                Some(note(Kind::ContractDecided, asked_note(self, &open)))
+                Some(decided(asked_note(self, &open)))
             }
         };
         self.open = Some(open);
@@ -620,7 +614,7 @@ fn sentence(reason: &str, detail: Option<&str>) -> String {
 }
 
 /// What is told when people are asked.
-fn asked_note(governance: &Governance, open: &Open) -> Value {
+fn asked_note(governance: &Governance, open: &Open) -> payload::ContractDecided {
     let questions = open.questions.iter().map(|(asked, call)| {
         json!({
             "tool_call_id": call.id,
@@ -629,11 +623,13 @@ fn asked_note(governance: &Governance, open: &Open) -> Value {
         })
     });
     let questions: Vec<Value> = questions.collect();
-    json!({
-        "asked": questions.len(),
-        "questions": questions,
-        "contract_sha256": governance.rules.compiled().digest(),
-    })
+    let told = payload::ContractDecided::default().asked(questions.len() as u64);
+    let contract = governance.rules.compiled().digest();
+    told.questions(questions).contract_sha256(json!(contract))
+}
+
+fn decided(told: payload::ContractDecided) -> Note {
+    note(Kind::ContractDecided, told.into_members())
 }
 
 #[cfg(test)]

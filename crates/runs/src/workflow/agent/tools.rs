@@ -2,9 +2,9 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use canon::{Map, Value};
+use canon::Value;
 use contracts::OfferedTool;
-use domain::Kind;
+use domain::{Kind, payload};
 use serde_json::json;
 
 use super::super::{EffectAnswer, EffectKind, EffectRequest, Handles, Note};
@@ -305,21 +305,18 @@ impl Call {
 
     /// Says that the agent uses the tool, or was not let.
     pub(super) fn use_notes(&self) -> Vec<Note> {
-        let mut used = json!({
-            "tool_call_id": self.id,
-            "name": self.name,
-            "input": self.arguments,
-            "effect_key": self.effect_key(),
-        });
-        if let (Value::Object(used), Some(attempt), true) =
-            (&mut used, self.attempt, self.is_performed())
-        {
-            used.insert("attempt".to_owned(), attempt.into());
+        let (id, name) = (self.id.as_str(), self.name.as_str());
+        let used = payload::ToolUse::default().tool_call_id(id).name(name);
+        let mut used = used.input(self.arguments.clone());
+        used = used.effect_key(self.effect_key());
+        if let (Some(attempt), true) = (self.attempt, self.is_performed()) {
+            used = used.attempt(attempt);
         }
-        let used = note(Kind::AgentToolUse, used);
+        let used = note(Kind::AgentToolUse, used.into_members());
         match &self.fate {
             CallDecision::Refused { denied: true, why } => {
-                let denied = json!({"tool_call_id": self.id, "name": self.name, "reason": why});
+                let denied = payload::Decided::default().tool_call_id(id).name(name);
+                let denied = denied.reason(why.as_str()).into_members();
                 vec![used, note(Kind::ToolDenied, denied)]
             }
             CallDecision::Refused { denied: false, .. } | CallDecision::Performed { .. } => {
@@ -330,25 +327,18 @@ impl Call {
 
     /// Says what the tool gave.
     pub(super) fn result_notes(&self, output: &Value, ok: bool) -> Vec<Note> {
-        let mut payload = Map::new();
-        payload.insert("tool_call_id".to_owned(), self.id.as_str().into());
-        payload.insert("name".to_owned(), self.name.as_str().into());
-        payload.insert("status".to_owned(), if ok { "ok" } else { "error" }.into());
+        let told = payload::ToolResult::default().tool_call_id(self.id.as_str());
+        let mut told = told.name(self.name.as_str());
+        told = told.status(if ok { "ok" } else { "error" });
         if let Some(key) = self.effect_key() {
-            payload.insert("effect_key".to_owned(), key.into());
+            told = told.effect_key(key);
         }
         let mut notes = Vec::new();
         if !ok {
-            notes.push(Note {
-                kind: Kind::ToolFailed,
-                payload: payload.clone(),
-            });
+            notes.push(note(Kind::ToolFailed, told.clone().into_members()));
         }
-        payload.insert("output".to_owned(), output.clone());
-        notes.push(Note {
-            kind: Kind::AgentToolResult,
-            payload,
-        });
+        let told = told.output(output.clone()).into_members();
+        notes.push(note(Kind::AgentToolResult, told));
         notes
     }
 

@@ -71,9 +71,7 @@ impl GovernedSession {
                 payload,
             });
         }
-        self.told
-            .said
-            .insert("asked".to_owned(), json!(waiting.asked));
+        self.told.say(|said| said.asked(waiting.asked));
         self.keep(number, Status::PendingApproval, verdicts, None, now);
         if let Some(kept) = self.proposals.get_mut(&number) {
             kept.requests = requests;
@@ -136,7 +134,7 @@ impl GovernedSession {
             key_id: input.key_id.clone(),
         });
         if self.rules_version >= RulesVersion::Deciders {
-            self.told.said.insert("decided".to_owned(), json!(decided));
+            self.told.say(|said| said.decided(json!(decided)));
         }
         self.go_on(number, *waiting, answers, None, input.at)?;
         let Some(kept) = self.proposals.get_mut(&number) else {
@@ -177,14 +175,13 @@ impl GovernedSession {
             let settled = self.go_on(number, *waiting, answers, None, now);
             self.told.withdrawn.push((permission, "timed_out"));
             // Each decision is told by itself: what follows in this input has its own.
-            let mut payload = std::mem::take(&mut self.told.said);
-            payload.insert("operation".to_owned(), "time_out".into());
+            let mut said = std::mem::take(&mut self.told.said).operation("time_out");
             if let Ok(answer) = settled {
-                payload.insert("answer".to_owned(), answer);
+                said = said.answer(answer);
             }
             self.told.notes.push(Note {
                 kind: Kind::ContractDecided,
-                payload,
+                payload: said.into_members(),
             });
         }
     }

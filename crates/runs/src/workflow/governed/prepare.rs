@@ -64,9 +64,7 @@ impl GovernedSession {
             self.advance(&Event::Narrowed {
                 narrowing: narrowing.clone(),
             })?;
-            self.told
-                .said
-                .insert("narrowing".to_owned(), json!(narrowing));
+            self.told.say(|said| said.narrowing(json!(narrowing)));
             let checked = precheck(&self.rules, &self.state, &request, &narrowing);
             let checked = checked.and_then(|()| check_workflow(self.seat.as_ref()));
             if let Err(refusal) = checked
@@ -313,9 +311,7 @@ impl GovernedSession {
                 None => format!("refused by contract: {reason}"),
             };
             let problem = Problem::new(403, reason, message).with("decision", &decision);
-            self.told
-                .said
-                .insert("decision".to_owned(), json!(decision));
+            self.told.say(|said| said.decision(json!(decision)));
             return problem;
         }
         match refusal {

@@ -240,9 +240,7 @@ impl GovernedSession {
         }
         if let (Some(narrowing), Mode::Shadow) = (narrowing, self.rules.options().mode) {
             let delta = contracts::shadow_delta(&self.rules, &self.state, narrowing, &judgement);
-            self.told
-                .said
-                .insert("shadow_delta".to_owned(), json!(delta));
+            self.told.say(|said| said.shadow_delta(json!(delta)));
         }
         let settlement = settle(&self.rules, &judgement, self.state.attempts() + 1, 0);
         let cost = AttemptCost {
@@ -303,9 +301,7 @@ impl GovernedSession {
     fn tell_decision(&mut self, number: u64) {
         let kept = self.proposals.get(&number);
         if let Some(decision) = kept.and_then(|kept| kept.decision.as_ref()) {
-            self.told
-                .said
-                .insert("decision".to_owned(), json!(decision));
+            self.told.say(|said| said.decision(json!(decision)));
         }
     }
 
@@ -326,9 +322,7 @@ impl GovernedSession {
             })
         });
         let released: Vec<Value> = released.collect();
-        self.told
-            .said
-            .insert("released".to_owned(), json!(released));
+        self.told.say(|said| said.released(released));
     }
 
     fn cost(&self, request: &Request, proposed: &Proposal) -> Option<Decimal> {

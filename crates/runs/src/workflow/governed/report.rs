@@ -142,9 +142,7 @@ impl GovernedSession {
         if self.rules_version < RulesVersion::Executions {
             return;
         }
-        self.told
-            .said
-            .insert("executed".to_owned(), executed(call, report));
+        self.told.say(|said| said.executed(executed(call, report)));
     }
 
     /// Finds a released call that a report is about, with the answer if just this was reported before.

@@ -13,7 +13,7 @@ use contracts::{
 };
 use domain::{
     ContractText, GovernedFiles, GovernedInput, GovernedOperation, GovernedStart, Kind,
-    PermissionId, PolicyVerdict, Problem, RulesVersion, StartedCall, Timestamp,
+    PermissionId, PolicyVerdict, Problem, RulesVersion, StartedCall, Timestamp, payload,
 };
 use serde::Deserialize as _;
 use serde_json::json;
@@ -68,7 +68,16 @@ pub(super) struct Consequences {
     pub(super) decided: Option<(PermissionId, bool)>,
     pub(super) end: Option<SessionEnd>,
     /// Members of the note about the operation itself.
-    pub(super) said: canon::Map<String, Value>,
+    pub(super) said: payload::ContractDecided,
+}
+
+impl Consequences {
+    pub(super) fn say(
+        &mut self,
+        with: impl FnOnce(payload::ContractDecided) -> payload::ContractDecided,
+    ) {
+        self.said = with(std::mem::take(&mut self.said));
+    }
 }
 
 /// What an input came to.
@@ -382,25 +391,22 @@ impl GovernedSession {
         } = std::mem::take(&mut self.told);
         if changed {
             self.parties.note(input);
-            said.insert("operation".to_owned(), input.operation.name().into());
+            said = said.operation(input.operation.name());
             if !news.is_empty() {
-                said.insert("workflow".to_owned(), json!(news));
+                said = said.workflow(json!(news));
             }
-            match &answer {
-                Ok(answer) => said.insert("answer".to_owned(), answer.clone()),
-                Err(problem) => {
-                    let told = json!({
-                        "status": problem.status,
-                        "code": problem.code,
-                        "message": problem.message,
-                        "members": problem.members,
-                    });
-                    said.insert("problem".to_owned(), told)
-                }
+            said = match &answer {
+                Ok(answer) => said.answer(answer.clone()),
+                Err(problem) => said.problem(json!({
+                    "status": problem.status,
+                    "code": problem.code,
+                    "message": problem.message,
+                    "members": problem.members,
+                })),
             };
             notes.push(Note {
                 kind: Kind::ContractDecided,
-                payload: said,
+                payload: said.into_members(),
             });
         }
         for note in &mut notes {

@@ -11,6 +11,7 @@ use contracts::workflow::{
 };
 use domain::{
     GovernedInput, GovernedOperation, GovernedPlace, Kind, Problem, Timestamp, WorkflowStart,
+    payload,
 };
 use serde::Deserialize as _;
 use serde_json::json;
@@ -292,12 +293,10 @@ impl GovernedWorkflow {
             self.parties.note(input);
         }
         if changed && let Ok(answer) = &answer {
-            let mut said = canon::Map::new();
-            said.insert("operation".to_owned(), input.operation.name().into());
-            said.insert("answer".to_owned(), answer.clone());
+            let said = payload::ContractDecided::default().operation(input.operation.name());
             notes.push(Note {
                 kind: Kind::ContractDecided,
-                payload: as_recorded(said),
+                payload: as_recorded(said.answer(answer.clone()).into_members()),
             });
         }
         InputOutcome {

@@ -2,11 +2,11 @@
 
 use canon::Value;
 use contracts::{Call as Judged, CallKey, Event, ExecutionRefusal, Outcome, check_execution};
-use domain::{Kind, Timestamp};
+use domain::{Timestamp, payload};
 use serde_json::json;
 
-use super::{ContractHandling, Fault, Governance, sentence};
-use crate::workflow::agent::{note, tools};
+use super::{ContractHandling, Fault, Governance, decided, sentence};
+use crate::workflow::agent::tools;
 use crate::workflow::{EffectAnswer, Note};
 
 impl Governance {
@@ -62,17 +62,14 @@ impl Governance {
                 self.advance(&Event::ExecutionRefused { at: self.now })?;
                 let word = refusal.reason().map(|reason| reason.as_str());
                 let (word, detail) = (word.unwrap_or("inactive"), refusal.detail());
-                let told = json!({"execution": {
+                let told = payload::ContractDecided::default().execution(json!({
                     "call_id": id,
                     "tool_name": tool,
                     "check": refusal.check().map(|check| check.as_str()),
                     "reason": word,
                     "detail": detail,
-                }});
-                Ok(Err((
-                    sentence(word, detail.as_deref()),
-                    note(Kind::ContractDecided, told),
-                )))
+                }));
+                Ok(Err((sentence(word, detail.as_deref()), decided(told))))
             }
         }
     }
