@@ -21,12 +21,15 @@ const EDGES: &[(&str, &[&str])] = &[
     ("field", &["canon", "domain"]),
     ("receipts", &["canon", "credentials"]),
     ("sidecar", &["canon", "credentials"]),
-    ("contracts", &["canon", "credentials", "domain"]),
+    ("contracts", &["canon", "credentials", "domain", "yaml"]),
     ("node", &["contracts"]),
     ("wire", &["canon", "domain"]),
     ("runs", &["canon", "contracts", "domain", "receipts"]),
     ("engine", &["canon", "domain", "field", "receipts", "runs"]),
-    ("effects", &["canon", "domain", "engine", "files", "runs"]),
+    (
+        "effects",
+        &["canon", "domain", "engine", "files", "runs", "yaml"],
+    ),
     ("store", &["canon", "domain", "engine", "files", "receipts"]),
     (
         "server",
@@ -52,6 +55,7 @@ const EDGES: &[(&str, &[&str])] = &[
             "sidecar",
             "store",
             "wire",
+            "yaml",
         ],
     ),
     (
@@ -79,6 +83,7 @@ const EDGES: &[(&str, &[&str])] = &[
         ],
     ),
     ("files", &[]),
+    ("yaml", &[]),
     ("testing", &[]),
     ("xtask", &[]),
 ];
@@ -94,6 +99,7 @@ const PURE: &[&str] = &[
     "runs",
     "sidecar",
     "wire",
+    "yaml",
 ];
 
 /// Parts of the program that work without a server: they use pure crates alone.

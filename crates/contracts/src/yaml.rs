@@ -3,6 +3,7 @@
 //! Accepts the part of YAML that JSON has, with comments and block style: no anchors, aliases, tags or several
 //! documents. Everything that can be found is found in one read; only a syntax error ends it.
 
+use ::yaml::is_odd_number;
 use saphyr_parser::{Event, Parser, ScalarStyle};
 
 use crate::decimal::{Decimal, ParseDecimalError};
@@ -290,30 +291,6 @@ impl Builder<'_> {
             Err(ParseDecimalError::Syntax) => Kind::Text(text.to_owned()),
         }
     }
-}
-
-/// Says whether YAML readers take a text for a number although JSON does not.
-fn is_odd_number(text: &str) -> bool {
-    let body = text.strip_prefix(['+', '-']).unwrap_or(text);
-    if matches!(body, ".inf" | ".Inf" | ".INF" | ".nan" | ".NaN" | ".NAN") {
-        return true;
-    }
-    let digits = |text: &str, radix| {
-        !text.is_empty() && text.chars().all(|char| char.is_digit(radix) || char == '_')
-    };
-    for (prefix, radix) in [("0x", 16), ("0o", 8), ("0b", 2)] {
-        if let Some(rest) = body.strip_prefix(prefix) {
-            return digits(rest, radix);
-        }
-    }
-    let starts = body.starts_with(|char: char| char.is_ascii_digit() || char == '.');
-    let numeric = body
-        .bytes()
-        .all(|byte| matches!(byte, b'0'..=b'9' | b'.' | b'_' | b'e' | b'E' | b'+' | b'-'));
-    let has_digit = body.bytes().any(|byte| byte.is_ascii_digit());
-    // Dates and versions (`2026-11-15`, `1.2.3`) are texts everywhere.
-    let dashes = body.matches('-').count() > usize::from(body.contains(['e', 'E']));
-    starts && numeric && has_digit && !dashes && body.matches('.').count() <= 1
 }
 
 #[cfg(test)]

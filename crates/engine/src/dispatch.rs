@@ -31,7 +31,7 @@ use tokio::sync::watch;
 
 use crate::caller::Caller;
 use crate::engine::{Engine, Shared};
-use crate::port::ClaimScope;
+use crate::port::{BoxFuture, ClaimScope};
 use crate::quota::{self, Added, QuotaReservation};
 use crate::refused::Refused;
 use crate::transfer::Upload;
@@ -235,7 +235,18 @@ impl Engine {
         }
     }
 
-    async fn carry_out(
+    fn carry_out<'a>(
+        &'a self,
+        caller: &'a Caller,
+        request: Request,
+        idempotency: Option<Idempotency>,
+        content: Option<Box<Upload>>,
+    ) -> BoxFuture<'a, Result<CommandOutcome, Refused>> {
+        // A future is compiled where it is boxed: here, and not in each crate that waits for it.
+        Box::pin(self.enter_and_order(caller, request, idempotency, content))
+    }
+
+    async fn enter_and_order(
         &self,
         caller: &Caller,
         mut request: Request,

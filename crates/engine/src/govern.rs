@@ -30,6 +30,7 @@ use tokio::sync::Notify;
 use crate::caller::Caller;
 use crate::dispatch::{Entered, Idempotency};
 use crate::engine::Engine;
+use crate::port::BoxFuture;
 use crate::quota::Added;
 use crate::refused::Refused;
 use crate::turn::CommandOutcome;
@@ -205,7 +206,17 @@ impl Engine {
     ///
     /// # Errors
     /// See [`Refused`].
-    pub async fn govern(
+    pub fn govern<'a>(
+        &'a self,
+        caller: &'a Caller,
+        request: Govern,
+        idempotency: Option<Idempotency>,
+    ) -> BoxFuture<'a, Result<(Value, bool), Refused>> {
+        // A future is compiled where it is boxed: here, and not in each crate that waits for it.
+        Box::pin(self.answer_governed(caller, request, idempotency))
+    }
+
+    async fn answer_governed(
         &self,
         caller: &Caller,
         request: Govern,

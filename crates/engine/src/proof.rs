@@ -18,6 +18,7 @@ use crate::caller::Caller;
 use crate::engine::Engine;
 use crate::imported;
 use crate::log_tree::{Proof, ProofFailure};
+use crate::port::BoxFuture;
 use crate::read::{ListRequest, Page, next_page};
 use crate::refused::Refused;
 
@@ -210,7 +211,18 @@ impl Engine {
         })
     }
 
-    async fn examine(
+    fn examine<'a>(
+        &'a self,
+        document: &'a Document,
+        receipt: &'a Receipt,
+        bytes: Option<&'a [u8]>,
+        check: &'a ReceiptCheck,
+    ) -> BoxFuture<'a, Result<(Report, Value), Refused>> {
+        // A future is compiled where it is boxed: here, and not in each crate that waits for it.
+        Box::pin(self.examine_here(document, receipt, bytes, check))
+    }
+
+    async fn examine_here(
         &self,
         document: &Document,
         receipt: &Receipt,

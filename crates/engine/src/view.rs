@@ -13,7 +13,7 @@ use serde_json::json;
 
 use crate::caller::Caller;
 use crate::engine::Engine;
-use crate::port::{ListQuery, Scope, Store};
+use crate::port::{BoxFuture, ListQuery, Scope, Store};
 use crate::refused::Refused;
 use crate::turn::CommitContents;
 
@@ -32,7 +32,17 @@ impl Engine {
     }
 
     /// Fills in what documents point to: from what a commit just wrote where it is there, else from the store.
-    pub(crate) async fn views(
+    pub(crate) fn views<'a>(
+        &'a self,
+        caller: &'a Caller,
+        documents: Vec<Document>,
+        written: &'a CommitContents,
+    ) -> BoxFuture<'a, Result<Vec<View>, Refused>> {
+        // A future is compiled where it is boxed: here, and not in each crate that waits for it.
+        Box::pin(self.fill_in(caller, documents, written))
+    }
+
+    async fn fill_in(
         &self,
         caller: &Caller,
         mut documents: Vec<Document>,
@@ -122,8 +132,9 @@ impl Engine {
                     .into_iter()
                     .flatten()
                     .collect();
-                let messages =
-                    Box::pin(self.views(caller, documents, &CommitContents::default())).await?;
+                let messages = self
+                    .views(caller, documents, &CommitContents::default())
+                    .await?;
                 Ok(Extra::Outcome { messages })
             }
             State::Artifact(artifact) => {

@@ -26,16 +26,34 @@ use std::sync::Arc;
 use axum::Router;
 use axum::handler::Handler;
 use axum::middleware::from_fn_with_state;
-use axum::routing::{self, MethodRouter};
+use axum::response::{IntoResponse, Response};
+use axum::routing::{self, MethodFilter, MethodRouter};
+use futures_util::future::BoxFuture;
 
 use crate::app::App;
-use crate::call::write;
+use crate::call::{Call, write};
 use crate::gate;
 
 /// Routes under construction.
 pub(crate) struct Routes {
     router: Router<Arc<App>>,
     listed: Vec<(&'static str, &'static str)>,
+}
+
+/// What becomes of a call.
+trait Answer: Future<Output: IntoResponse> + Send + 'static {}
+
+impl<F: Future<Output: IntoResponse> + Send + 'static> Answer for F {}
+
+/// Any handler of calls. To the router all of them are one type: what it does around a handler is compiled once, and not for
+/// each of a hundred.
+type CallHandler = Arc<dyn Fn(Call) -> BoxFuture<'static, Response> + Send + Sync>;
+
+fn erased<F: Answer>(handler: fn(Call) -> F) -> CallHandler {
+    Arc::new(move |call| {
+        let answer = handler(call);
+        Box::pin(async move { answer.await.into_response() })
+    })
 }
 
 impl Routes {
@@ -69,24 +87,44 @@ impl Routes {
         self
     }
 
-    fn get<H: Handler<T, Arc<App>>, T: 'static>(self, path: &'static str, handler: H) -> Self {
+    /// Adds a route whose handler takes other parts of a request than a [`Call`].
+    fn get_parts<H: Handler<T, Arc<App>>, T: 'static>(
+        self,
+        path: &'static str,
+        handler: H,
+    ) -> Self {
         self.on("get", path, routing::get(handler))
     }
 
-    fn post<H: Handler<T, Arc<App>>, T: 'static>(self, path: &'static str, handler: H) -> Self {
-        self.on("post", path, routing::post(handler))
+    fn call(
+        self,
+        method: &'static str,
+        filter: MethodFilter,
+        path: &'static str,
+        handler: CallHandler,
+    ) -> Self {
+        let handler = move |call: Call| handler(call);
+        self.on(method, path, routing::on(filter, handler))
     }
 
-    fn put<H: Handler<T, Arc<App>>, T: 'static>(self, path: &'static str, handler: H) -> Self {
-        self.on("put", path, routing::put(handler))
+    fn get<F: Answer>(self, path: &'static str, handler: fn(Call) -> F) -> Self {
+        self.call("get", MethodFilter::GET, path, erased(handler))
     }
 
-    fn patch<H: Handler<T, Arc<App>>, T: 'static>(self, path: &'static str, handler: H) -> Self {
-        self.on("patch", path, routing::patch(handler))
+    fn post<F: Answer>(self, path: &'static str, handler: fn(Call) -> F) -> Self {
+        self.call("post", MethodFilter::POST, path, erased(handler))
     }
 
-    fn delete<H: Handler<T, Arc<App>>, T: 'static>(self, path: &'static str, handler: H) -> Self {
-        self.on("delete", path, routing::delete(handler))
+    fn put<F: Answer>(self, path: &'static str, handler: fn(Call) -> F) -> Self {
+        self.call("put", MethodFilter::PUT, path, erased(handler))
+    }
+
+    fn patch<F: Answer>(self, path: &'static str, handler: fn(Call) -> F) -> Self {
+        self.call("patch", MethodFilter::PATCH, path, erased(handler))
+    }
+
+    fn delete<F: Answer>(self, path: &'static str, handler: fn(Call) -> F) -> Self {
+        self.call("delete", MethodFilter::DELETE, path, erased(handler))
     }
 }
 

@@ -23,6 +23,12 @@ use super::{backtest, recorded, report};
 use crate::exit::{Exit, OrHint, Problem};
 use crate::output::{Output, Paint, inform, printable};
 
+/// Of a file: those that contracts have.
+const LIMITS: yaml::Limits = yaml::Limits {
+    nodes_max: 20_000,
+    depth_max: 64,
+};
+
 /// How deep folders of cases may lie in each other.
 const FOLDERS_MAX: usize = 16;
 
@@ -181,8 +187,7 @@ fn read_pack_file(pack: &Path) -> anyhow::Result<PackFile> {
     }
     let text = read_text(&path)?;
     let shown = format!("`{}`", path.display());
-    let options = serde_saphyr::options! { with_snippet: false, };
-    let file: PackFile = serde_saphyr::from_str_with_options(&text, options).or_hint(
+    let file: PackFile = yaml::from_str(&text, LIMITS).or_hint(
         &shown,
         "it may have `schema_version`, `name`, `description` and `contracts`",
     )?;
@@ -360,12 +365,7 @@ fn run_recording(compiled: &Arc<Compiled>, path: &Path) -> Vec<String> {
 fn run_case(compiled: &Arc<Compiled>, inside: &Path, path: &Path) -> anyhow::Result<Vec<String>> {
     let negative = inside.starts_with("negative");
     let text = read_text(path)?;
-    let options = serde_saphyr::options! {
-        budget: serde_saphyr::budget! { max_nodes: 20_000, max_documents: 1, },
-        strict_booleans: true,
-        with_snippet: false,
-    };
-    let case: Case = serde_saphyr::from_str_with_options(&text, options).or_hint(
+    let case: Case = yaml::from_str(&text, LIMITS).or_hint(
         format_args!("`{}`", path.display()),
         "docs/contracts.md shows the form of a case",
     )?;

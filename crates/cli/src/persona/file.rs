@@ -12,8 +12,11 @@ use serde_json::{Map, Value};
 use crate::command::task;
 use crate::exit::{OrHint, Problem};
 
-/// The most nodes of a YAML file; a bomb of aliases ends here.
-const NODES_MAX: usize = 20_000;
+/// Of a YAML file; a bomb of aliases ends here.
+const LIMITS: yaml::Limits = yaml::Limits {
+    nodes_max: 20_000,
+    depth_max: 64,
+};
 
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -130,29 +133,18 @@ pub(super) fn read(path: &Path) -> anyhow::Result<Value> {
     serde_json::to_value(file).or_hint(format_args!("`{}`", path.display()), hint)
 }
 
-/// Returns a reader's message without the place, which stands before it, and without advice to programmers.
+/// Returns a reader's message without the place, which stands before it.
 fn words(message: &str) -> String {
     let message = message
         .rsplit_once(" at line ")
-        .map_or(message, |(message, _)| message);
-    let message = message
-        .split_once(", set DuplicateKeyPolicy")
         .map_or(message, |(message, _)| message);
     message.to_owned()
 }
 
 fn yaml(text: &str) -> Result<PersonaFile, FileProblem> {
-    let options = serde_saphyr::options! {
-        budget: serde_saphyr::budget! {
-            max_nodes: NODES_MAX,
-            max_documents: 1,
-        },
-        strict_booleans: true,
-        with_snippet: false,
-    };
-    serde_saphyr::from_str_with_options(text, options).map_err(|error| FileProblem {
-        line: error.location().map(|location| location.line()),
-        message: words(&error.to_string()),
+    yaml::from_str(text, LIMITS).map_err(|error| FileProblem {
+        line: error.place().map(|place| place.line as u64),
+        message: error.message().to_owned(),
     })
 }
 

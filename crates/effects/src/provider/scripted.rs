@@ -16,8 +16,11 @@ use super::openai;
 
 /// The largest file of answers.
 const FILE_BYTES_MAX: u64 = 4 * 1024 * 1024;
-/// Parts of the document; an alias bomb has more.
-const NODES_MAX: usize = 20_000;
+/// An alias bomb has more values.
+const LIMITS: yaml::Limits = yaml::Limits {
+    nodes_max: 20_000,
+    depth_max: 128,
+};
 const MODEL: &str = "scripted-1";
 
 /// The answers of a file.
@@ -102,15 +105,7 @@ impl Script {
     }
 
     fn parse(text: &str) -> Result<Self, String> {
-        let options = serde_saphyr::options! {
-            strict_booleans: true,
-            budget: serde_saphyr::budget! { max_nodes: NODES_MAX },
-        };
-        let script: Self = serde_saphyr::from_str_with_options(text, options).map_err(|error| {
-            // The first line names the place; the others draw it.
-            let shown = error.to_string();
-            shown.lines().next().unwrap_or_default().to_owned()
-        })?;
+        let script: Self = yaml::from_str(text, LIMITS).map_err(|error| error.to_string())?;
         for (index, entry) in script.answers.iter().enumerate() {
             let answers = entry.answer.is_some() || !entry.tool_calls.is_empty();
             if answers == entry.error.is_some() {

@@ -294,23 +294,27 @@ impl Engine {
             !std::mem::replace(&mut waiting.is_running, true)
         };
         if starts {
-            // Beside the caller: a client that goes away takes nobody else's message with it.
-            let (engine, processor) = (self.clone(), Arc::clone(processor));
-            self.shared.spawn.spawn(Box::pin(async move {
-                let guard = QueueGuard(processor);
-                loop {
-                    let batch = guard.0.next_batch();
-                    if batch.is_empty() {
-                        return;
-                    }
-                    engine.carry_out_batch(&guard.0, batch).await;
-                }
-            }));
+            self.carry_out_waiting(processor);
         }
         answer.await.unwrap_or_else(|_| {
             let detail = "a message to a field was not processed to its end".to_owned();
             Err(Refused::Internal { detail }.into())
         })
+    }
+
+    /// Beside the caller: a client that goes away takes nobody else's message with it.
+    fn carry_out_waiting(&self, processor: &Arc<FieldProcessor>) {
+        let (engine, processor) = (self.clone(), Arc::clone(processor));
+        self.shared.spawn.spawn(Box::pin(async move {
+            let guard = QueueGuard(processor);
+            loop {
+                let batch = guard.0.next_batch();
+                if batch.is_empty() {
+                    return;
+                }
+                engine.carry_out_batch(&guard.0, batch).await;
+            }
+        }));
     }
 
     async fn carry_out_batch(&self, processor: &Arc<FieldProcessor>, mut batch: Vec<QueuedJob>) {

@@ -21,7 +21,7 @@ use tokio::sync::{OwnedMutexGuard, oneshot};
 
 use super::{OpenProgram, no_session};
 use crate::engine::Engine;
-use crate::port::{ReadEvents, Scope};
+use crate::port::{BoxFuture, ReadEvents, Scope};
 use crate::refused::Refused;
 use crate::turn::CommitContents;
 use crate::view;
@@ -167,7 +167,17 @@ impl Engine {
     }
 
     /// Brings a session up to its Task's newest event.
-    pub(super) async fn folded(
+    pub(super) fn folded<'a>(
+        &'a self,
+        known: Option<GovernedFold>,
+        document: &'a Document,
+        task: &'a Task,
+    ) -> BoxFuture<'a, Result<GovernedFold, Refused>> {
+        // A future is compiled where it is boxed: here, and not in each crate that waits for it.
+        Box::pin(self.fold_on(known, document, task))
+    }
+
+    async fn fold_on(
         &self,
         known: Option<GovernedFold>,
         document: &Document,

@@ -18,12 +18,12 @@ const CARD_PERSONAS_MAX: usize = 100;
 
 pub(super) fn open(routes: Routes) -> Routes {
     routes
-        .get("/", start_page)
-        .get("/health", health)
-        .get("/version", version)
-        .get("/openapi.json", openapi)
-        .get("/v1", discovery)
-        .get("/v1/agent-card", agent_card)
+        .get_parts("/", start_page)
+        .get_parts("/health", health)
+        .get_parts("/version", version)
+        .get_parts("/openapi.json", openapi)
+        .get_parts("/v1", discovery)
+        .get_parts("/v1/agent-card", agent_card)
 }
 
 pub(super) fn guarded(routes: Routes) -> Routes {

@@ -7,6 +7,7 @@ use axum::extract::ws::{WebSocketUpgrade, rejection::WebSocketUpgradeRejection};
 use axum::extract::{Request, State};
 use axum::http::{StatusCode, header};
 use axum::response::{IntoResponse, Response};
+use axum::routing;
 use engine::{Caller, FieldRefused, FieldStream, FieldView, Retraction};
 use field::{Code, Envelope, Operation, Refusal, TargetType};
 
@@ -28,7 +29,7 @@ macro_rules! twice {
 }
 
 pub(super) fn routes(routes: Routes) -> Routes {
-    let routes = routes.post("/mcp", tools);
+    let routes = routes.on("post", "/mcp", routing::post(tools));
     twice! { routes
         post "register" message
         post "deregister" message
@@ -46,7 +47,7 @@ pub(super) fn routes(routes: Routes) -> Routes {
         get "field/status" status
         get "field/graph" graph
         get "notifications" notifications
-        get "notifications/socket" socket
+        get_parts "notifications/socket" socket
         get "agents" agents
         get "conflicts" conflicts
     }

@@ -12,9 +12,9 @@ use crate::failure::{Failure, Reply};
 
 pub(super) fn routes(routes: Routes) -> Routes {
     routes
-        .get("/healthz", alive)
-        .get("/readyz", ready)
-        .get("/metrics", metrics)
+        .get_parts("/healthz", alive)
+        .get_parts("/readyz", ready)
+        .get_parts("/metrics", metrics)
 }
 
 async fn alive() -> &'static str {

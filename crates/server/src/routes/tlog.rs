@@ -16,9 +16,9 @@ use crate::failure::{Failure, Reply};
 
 pub(super) fn routes(routes: Routes) -> Routes {
     routes
-        .get("/.well-known/jwks.json", keys)
-        .get("/schemas/receipt-2026-04-25.schema.json", schema)
-        .get("/tlog/checkpoint", checkpoint)
+        .get_parts("/.well-known/jwks.json", keys)
+        .get_parts("/schemas/receipt-2026-04-25.schema.json", schema)
+        .get_parts("/tlog/checkpoint", checkpoint)
         .get_below("/tlog/tile/{*path}", "/tlog/tile/{path}", tile)
 }
 
