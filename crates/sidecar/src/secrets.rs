@@ -88,6 +88,11 @@ fn first_inside(argument: &str) -> Option<(String, usize)> {
 /// Returns the first value that has the name of a credential: `NAME=value`, `--flag value`, `--flag=NAME=value`,
 /// `Header: value` or `"name": value`, by itself or among other words.
 fn named(argument: &str) -> Option<(String, usize)> {
+    let found = readings(argument).filter_map(|text| first_named(&text));
+    found.min_by_key(|(_, start)| *start)
+}
+
+fn first_named(argument: &str) -> Option<(String, usize)> {
     let words: Vec<(usize, &str)> = words(argument).collect();
     words.iter().enumerate().find_map(|(nth, (at, word))| {
         let next = words.get(nth + 1).map(|(at, _)| *at);
@@ -243,9 +248,78 @@ fn is_secret_name(label: &str) -> bool {
 }
 
 fn key_by_form(text: &str) -> Option<(&'static str, usize)> {
-    let password = url_password(text).map(|at| ("url-password", at));
-    let found = credentials::find(text).into_iter().chain(password);
+    let found = readings(text).flat_map(|text| {
+        let password = url_password(&text).map(|at| ("url-password", at));
+        let behind_flag = credentials::find(&without_short_flags(&text));
+        let found = credentials::find(&text).into_iter();
+        found.chain(behind_flag).chain(password)
+    });
     found.min_by_key(|(_, start)| *start)
+}
+
+/// How often a text inside a text is read.
+const READINGS_MAX: usize = 4;
+
+/// Returns a text, and then what it says when escapes of addresses and JSON are read, once and again. All have the same length,
+/// so that a place in one is a place in the others. None replaces another: `\rpk_…` may be an escape or the end of a path.
+fn readings(text: &str) -> impl Iterator<Item = String> {
+    let next = |text: &String| Some(unescaped(text)).filter(|read| read != text);
+    std::iter::successors(Some(text.to_owned()), next).take(READINGS_MAX)
+}
+
+/// Writes blanks and the character that is meant over each escape. Letters and digits become blanks as well, for an escape ends a
+/// word.
+fn unescaped(text: &str) -> String {
+    let mut bytes = text.as_bytes().to_vec();
+    let mut at = 0;
+    while at < bytes.len() {
+        let escape = bytes.get(at..).and_then(escape);
+        let length = escape.map_or(1, |(length, _)| length);
+        if let Some((_, meant)) = escape
+            && let Some([before @ .., last]) = bytes.get_mut(at..at + length)
+        {
+            before.fill(b' ');
+            *last = match meant.is_ascii_punctuation() {
+                true => meant,
+                false => b' ',
+            };
+        }
+        at += length;
+    }
+    // Invariant: escapes are ASCII, and so is what is written over them.
+    String::from_utf8(bytes).unwrap_or_else(|_| text.to_owned())
+}
+
+/// Returns the length of the escape at the beginning, and the character that is meant where it is ASCII.
+fn escape(text: &[u8]) -> Option<(usize, u8)> {
+    let hex = |digits: &[u8]| {
+        let digits = str::from_utf8(digits).ok()?;
+        let are_digits = digits.bytes().all(|digit| digit.is_ascii_hexdigit());
+        let code = are_digits.then(|| u32::from_str_radix(digits, 16).ok())??;
+        Some(u8::try_from(code).ok().filter(u8::is_ascii).unwrap_or(b' '))
+    };
+    if let [b'%', first, second, ..] = text {
+        return Some((3, hex(&[*first, *second])?));
+    }
+    // JSON inside of JSON escapes the backslash too.
+    let slashes = text.iter().take_while(|byte| **byte == b'\\').count();
+    match text.get(slashes..)? {
+        _ if slashes == 0 => None,
+        [b'n' | b'r' | b't' | b'b' | b'f', ..] => Some((slashes + 1, b' ')),
+        [b'u', rest @ ..] => Some((slashes + 5, hex(rest.get(..4)?)?)),
+        _ => None,
+    }
+}
+
+/// Writes blanks over flags of one letter, which may have their value behind them without any sign between.
+fn without_short_flags(text: &str) -> String {
+    let (mut first, mut second) = (' ', ' ');
+    let blanked = text.chars().map(|char| {
+        let ends_flag = !is_of_name(first) && second == '-' && char.is_ascii_alphabetic();
+        (first, second) = (second, char);
+        if ends_flag { ' ' } else { char }
+    });
+    blanked.collect()
 }
 
 /// Returns where the password of the first `scheme://user:password@host` starts.
@@ -542,6 +616,42 @@ mod tests {
             "--set=a=b",
             "http://secret-service:8080/a=b",
             "--at=12:30",
+        ];
+        check(&kept, &kept);
+    }
+
+    /// Texts inside of texts: a key begins behind what escapes a character, and behind a flag of one letter.
+    #[test]
+    fn rb_md_09_escapes_and_flags_of_one_letter_end_a_word() {
+        let key = "rpk_0123456789abcdef0123456789abcdef";
+        for before in [
+            "https://h/?q=%22",
+            "https://h/?q=%2522",
+            "{\"log\":\"line\\n",
+            "{\"log\":\"line\\t",
+            "{\"log\":\"line\\r",
+            "{\"log\":\"line\\u0022",
+            "{\"a\":\"{\\\"log\\\":\\\"line\\\\n",
+            "C:\\",
+            "-k",
+            "curl -k",
+        ] {
+            let argument = format!("{before}{key}\"}}");
+            let expect = format!("{before}<redacted:reprise-key>");
+            check(&["sh", &argument], &["sh", &expect]);
+            assert!(looks_secret(&argument), "{argument}");
+        }
+        check(
+            &["sh", "https://h/?q=%22password%22%3A%22hunter2%22"],
+            &["sh", "https://h/?q=%22password%22%3A%22<redacted:password>"],
+        );
+        let kept = [
+            "-task-0123456789abcdef0123",
+            "100%task-0123456789abcdef0123",
+            "C:\\new\\task-0123456789abcdef0123",
+            "a-krpk_0123456789abcdef0123456789abcdef",
+            "é%2",
+            "\\u00e",
         ];
         check(&kept, &kept);
     }
