@@ -30,83 +30,134 @@ pub fn find_secrets(argv: &[String]) -> Vec<Secret> {
     let mut found: Vec<Secret> = Vec::new();
     let mut named_by_flag: Option<String> = None;
     for (index, argument) in argv.iter().enumerate() {
+        // Neither is the value that the flag announced.
+        if named_by_flag.is_some() && (argument == "--" || argument.trim().is_empty()) {
+            continue;
+        }
         let mut push = |name: String, start: usize| found.push(Secret { index, name, start });
+        let awaits = awaits_value(argument);
+        let inside = first_inside(argument);
+        // A switch may have the name of a credential and no value. What follows it then is another flag; if that one has not
+        // such a name as well, it is taken for a value that begins with a hyphen.
+        let flag = argument.split('=').next().unwrap_or_default();
+        let is_flag = argument.starts_with('-')
+            && flag.chars().all(is_of_name)
+            && (awaits.is_some() || inside.is_some());
         if let Some(name) = named_by_flag.take()
-            && !argument.is_empty()
+            && !is_flag
         {
             push(name, 0);
             continue;
         }
-        let (name, value_start) = match argument.split_once('=') {
-            Some((name, _)) => (name, Some(name.len() + 1)),
-            None => (argument.as_str(), None),
-        };
-        let label = label(name);
-        let is_flag = name.starts_with('-');
-        let is_own_flag = is_flag && OWN_FLAGS.contains(&label.as_str());
-        if is_own_flag || is_secret_name(&label) && (is_flag || value_start.is_some()) {
-            match value_start {
-                Some(start) if argument.len() > start => push(label, start),
-                Some(_) => {}
-                None => named_by_flag = Some(label),
-            }
-        } else if let Some((label, start)) = first_inside(argument) {
-            push(label, start);
+        if let Some((name, start)) = inside {
+            push(name, start);
         }
+        named_by_flag = awaits;
     }
     found
 }
 
-/// Returns the first credential of an argument that is more than one: a command for a shell, a header, an address. What follows
-/// it goes with it.
+/// Returns the name of a credential that is the next argument: of `--flag`, `--flag=` and `Header:`.
+fn awaits_value(argument: &str) -> Option<String> {
+    let is_flag = argument.starts_with('-');
+    let name = argument
+        .strip_suffix(':')
+        .or_else(|| argument.strip_suffix('=').filter(|_| is_flag))
+        .or(is_flag.then_some(argument))?;
+    let is_word = name.chars().all(is_of_name);
+    is_word.then(|| secret_label(name)).flatten()
+}
+
+/// Returns the first credential of an argument, by its form or by its name. What follows it goes with it.
 fn first_inside(argument: &str) -> Option<(String, usize)> {
     let by_form = key_by_form(argument).map(|(kind, start)| (kind.to_owned(), start));
-    let by_name = header(argument).into_iter().chain(named(argument));
-    let by_name = by_name.min_by_key(|(_, start)| *start);
+    let by_name = named(argument);
     // `Bearer` and the like tell what kind of credential a header has, and stay.
     let is_scheme = |from: usize, to: usize| {
         let between = argument.get(from..to).unwrap_or_default();
         ["Bearer ", "bearer ", "Basic "].contains(&between)
     };
     match (by_form, by_name) {
-        (Some((kind, at)), Some((_, start))) if at <= start || is_scheme(start, at) => {
+        (Some((kind, at)), Some((_, start))) if at < start || is_scheme(start, at) => {
             Some((kind, at))
         }
         (by_form, by_name) => by_name.or(by_form),
     }
 }
 
-/// Returns the first value that has the name of a credential: `NAME=value`, `--flag value` or `"name": value` among other words.
+/// Returns the first value that has the name of a credential: `NAME=value`, `--flag value`, `--flag=NAME=value`,
+/// `Header: value` or `"name": value`, by itself or among other words.
 fn named(argument: &str) -> Option<(String, usize)> {
+    let found = readings(argument).filter_map(|text| first_named(&text));
+    found.min_by_key(|(_, start)| *start)
+}
+
+fn first_named(argument: &str) -> Option<(String, usize)> {
     let words: Vec<(usize, &str)> = words(argument).collect();
     words.iter().enumerate().find_map(|(nth, (at, word))| {
         let next = words.get(nth + 1).map(|(at, _)| *at);
-        let (name, value) = match word.find(['=', ':']) {
-            Some(end) => (word.get(..end)?, Some(at + end + 1)),
-            None => (*word, None),
-        };
-        let is_flag = name.starts_with('-');
-        let label = label(name);
-        let is_own_flag = is_flag && OWN_FLAGS.contains(&label.as_str());
-        let is_header = label == "authorization" || label == "cookie";
-        if !(is_own_flag || is_header || is_secret_name(&label)) {
-            return None;
+        let mut begin = 0;
+        for (end, _) in word.match_indices(is_separator) {
+            let before = word.get(begin..end)?;
+            begin = end + 1;
+            // The host of an address has a port behind it.
+            if before.starts_with("//") && !before.trim_start_matches('/').contains('/') {
+                continue;
+            }
+            if let Some(label) = secret_label(last_name(before)) {
+                let start = match begin < word.len() {
+                    true => Some(at + begin),
+                    false => next,
+                };
+                return start.map(|start| (label, start));
+            }
         }
-        let start = match value {
-            Some(start) if start < at + word.len() => Some(start),
-            Some(_) => next,
-            None => next.filter(|next| {
-                let between = argument.get(at + word.len()..*next).unwrap_or_default();
-                is_flag || between.contains(':')
-            }),
-        };
+        let name = last_name(word.get(begin..)?);
+        let label = secret_label(name)?;
+        let start = next.filter(|next| {
+            let between = argument.get(at + word.len()..*next).unwrap_or_default();
+            name.starts_with('-') || between.contains(is_separator)
+        });
         start.map(|start| (label, start))
     })
 }
 
+/// Returns the label of a name that is a credential's.
+fn secret_label(name: &str) -> Option<String> {
+    let is_secret = |name: &str| {
+        let label = label(name);
+        let is_own_flag = name.starts_with('-') && OWN_FLAGS.contains(&label.as_str());
+        let is_header = label.ends_with("authorization") || label.ends_with("cookie");
+        (is_own_flag || is_header || is_secret_name(&label)).then_some(label)
+    };
+    // `-HAuthorization` is a flag of one letter and a name.
+    let mut letters = name.strip_prefix('-').unwrap_or_default().chars();
+    let attached = letters
+        .next()
+        .filter(char::is_ascii_alphabetic)
+        .map(|_| letters.as_str())
+        .filter(|rest| rest.starts_with(|char: char| char.is_ascii_uppercase()));
+    attached.and_then(is_secret).or_else(|| is_secret(name))
+}
+
+/// Returns the name at the end of a text. What stands before it may be a credential, and is never part of the name.
+fn last_name(text: &str) -> &str {
+    let name = text.trim_end_matches(is_of_name);
+    text.get(name.len()..).unwrap_or_default()
+}
+
+fn is_of_name(char: char) -> bool {
+    char.is_ascii_alphanumeric() || "-_.".contains(char)
+}
+
+/// What stands between a name and its value.
+fn is_separator(char: char) -> bool {
+    char == '=' || char == ':'
+}
+
 /// Returns the words of a text, each with its place, without what shells, addresses and JSON put around them.
 fn words(text: &str) -> impl Iterator<Item = (usize, &str)> {
-    let is_between = |char: char| char.is_whitespace() || ";&|?\"'`(){},".contains(char);
+    let is_between = |char: char| char.is_whitespace() || ";&|?\"'`(){},\\".contains(char);
     let mut at = 0;
     text.split(is_between).filter_map(move |word| {
         let start = at;
@@ -116,8 +167,8 @@ fn words(text: &str) -> impl Iterator<Item = (usize, &str)> {
                 .chars()
                 .next()
                 .map_or(0, char::len_utf8);
-        // A colon by itself stands between a name and its value.
-        (!word.is_empty() && word != ":").then_some((start, word))
+        // A colon or `=` by itself stands between a name and its value.
+        (!word.trim_matches([':', '=', '>']).is_empty()).then_some((start, word))
     })
 }
 
@@ -166,16 +217,6 @@ pub fn is_secret_variable(name: &str) -> bool {
     is_secret_name(&label(name))
 }
 
-/// Returns the name and the place of the value of `Name: value` where the name is that of a credential.
-fn header(argument: &str) -> Option<(String, usize)> {
-    let (name, value) = argument.split_once(": ")?;
-    let word = |char: char| char.is_ascii_alphanumeric() || "-_".contains(char);
-    let label = label(name);
-    let secret = label == "authorization" || label == "cookie" || is_secret_name(&label);
-    (name.chars().all(word) && secret && !value.trim().is_empty())
-        .then_some((label, name.len() + 2))
-}
-
 fn label(name: &str) -> String {
     name.trim_start_matches('-')
         .to_ascii_lowercase()
@@ -203,13 +244,82 @@ fn is_secret_name(label: &str) -> bool {
     let tail = suffix.iter().any(|suffix| label.ends_with(suffix));
     let own = label.starts_with("reprise-") && label.ends_with("-key");
     let count = label.starts_with("max-") || label.ends_with("style-token");
-    (named || tail || own) && !count && label.len() < 80
+    (named || tail || own) && !count
 }
 
 fn key_by_form(text: &str) -> Option<(&'static str, usize)> {
-    let password = url_password(text).map(|at| ("url-password", at));
-    let found = credentials::find(text).into_iter().chain(password);
+    let found = readings(text).flat_map(|text| {
+        let password = url_password(&text).map(|at| ("url-password", at));
+        let behind_flag = credentials::find(&without_short_flags(&text));
+        let found = credentials::find(&text).into_iter();
+        found.chain(behind_flag).chain(password)
+    });
     found.min_by_key(|(_, start)| *start)
+}
+
+/// How often a text inside a text is read.
+const READINGS_MAX: usize = 4;
+
+/// Returns a text, and then what it says when escapes of addresses and JSON are read, once and again. All have the same length,
+/// so that a place in one is a place in the others. None replaces another: `\rpk_…` may be an escape or the end of a path.
+fn readings(text: &str) -> impl Iterator<Item = String> {
+    let next = |text: &String| Some(unescaped(text)).filter(|read| read != text);
+    std::iter::successors(Some(text.to_owned()), next).take(READINGS_MAX)
+}
+
+/// Writes blanks and the character that is meant over each escape. Letters and digits become blanks as well, for an escape ends a
+/// word.
+fn unescaped(text: &str) -> String {
+    let mut bytes = text.as_bytes().to_vec();
+    let mut at = 0;
+    while at < bytes.len() {
+        let escape = bytes.get(at..).and_then(escape);
+        let length = escape.map_or(1, |(length, _)| length);
+        if let Some((_, meant)) = escape
+            && let Some([before @ .., last]) = bytes.get_mut(at..at + length)
+        {
+            before.fill(b' ');
+            *last = match meant.is_ascii_punctuation() {
+                true => meant,
+                false => b' ',
+            };
+        }
+        at += length;
+    }
+    // Invariant: escapes are ASCII, and so is what is written over them.
+    String::from_utf8(bytes).unwrap_or_else(|_| text.to_owned())
+}
+
+/// Returns the length of the escape at the beginning, and the character that is meant where it is ASCII.
+fn escape(text: &[u8]) -> Option<(usize, u8)> {
+    let hex = |digits: &[u8]| {
+        let digits = str::from_utf8(digits).ok()?;
+        let are_digits = digits.bytes().all(|digit| digit.is_ascii_hexdigit());
+        let code = are_digits.then(|| u32::from_str_radix(digits, 16).ok())??;
+        Some(u8::try_from(code).ok().filter(u8::is_ascii).unwrap_or(b' '))
+    };
+    if let [b'%', first, second, ..] = text {
+        return Some((3, hex(&[*first, *second])?));
+    }
+    // JSON inside of JSON escapes the backslash too.
+    let slashes = text.iter().take_while(|byte| **byte == b'\\').count();
+    match text.get(slashes..)? {
+        _ if slashes == 0 => None,
+        [b'n' | b'r' | b't' | b'b' | b'f', ..] => Some((slashes + 1, b' ')),
+        [b'u', rest @ ..] => Some((slashes + 5, hex(rest.get(..4)?)?)),
+        _ => None,
+    }
+}
+
+/// Writes blanks over flags of one letter, which may have their value behind them without any sign between.
+fn without_short_flags(text: &str) -> String {
+    let (mut first, mut second) = (' ', ' ');
+    let blanked = text.chars().map(|char| {
+        let ends_flag = !is_of_name(first) && second == '-' && char.is_ascii_alphabetic();
+        (first, second) = (second, char);
+        if ends_flag { ' ' } else { char }
+    });
+    blanked.collect()
 }
 
 /// Returns where the password of the first `scheme://user:password@host` starts.
@@ -379,6 +489,171 @@ mod tests {
         ] {
             check(&["sh", "-c", &argument], &["sh", "-c", expect]);
         }
+    }
+
+    /// What stands before a name is no part of it, and may hold another credential.
+    #[test]
+    fn rb_md_09_a_name_is_one_word_and_the_first_credential_ends_what_is_shown() {
+        let key = "rpk_0123456789abcdef0123456789abcdef";
+        for (argument, expect) in [
+            (
+                format!("true {key}; DB_PASSWORD=x true"),
+                "true <redacted:reprise-key>",
+            ),
+            (
+                "https://u:hunter2@h/p?api_key=x".to_owned(),
+                "https://u:<redacted:url-password>",
+            ),
+            (
+                "true 'Authorization: Bearer abcdefghijklmnop' --password=x".to_owned(),
+                "true 'Authorization: Bearer <redacted:authorization>",
+            ),
+            (
+                "https://h/p/api_key=x".to_owned(),
+                "https://h/p/api_key=<redacted:api-key>",
+            ),
+            (format!("--{key}-password=x"), "--<redacted:reprise-key>"),
+            (
+                "connect password = hunter2".to_owned(),
+                "connect password = <redacted:password>",
+            ),
+            (
+                format!("{}_PASSWORD=hunter2", "A".repeat(90)),
+                &format!(
+                    "{0}_PASSWORD=<redacted:{1}-password>",
+                    "A".repeat(90),
+                    "a".repeat(90)
+                ),
+            ),
+        ] {
+            check(&["sh", "-c", &argument], &["sh", "-c", expect]);
+        }
+    }
+
+    #[test]
+    fn rb_md_09_a_flag_without_a_value_does_not_hide_the_flag_behind_it() {
+        check(
+            &["x", "--no-password", "--key", "hunter2abc", "a"],
+            &["x", "--no-password", "--key", "<redacted:key>", "a"],
+        );
+        check(
+            &["x", "--allow-secrets-in-argv", "--key", "hunter2abc"],
+            &["x", "--allow-secrets-in-argv", "--key", "<redacted:key>"],
+        );
+        check(
+            &["x", "--no-password", "--key=hunter2abc", "a"],
+            &["x", "--no-password", "--key=<redacted:key>", "a"],
+        );
+        check(
+            &["x", "--password", "--", "hunter2", "a"],
+            &["x", "--password", "--", "<redacted:password>", "a"],
+        );
+        check(
+            &["x", "--api-key", "", "hunter2", "a"],
+            &["x", "--api-key", "", "<redacted:api-key>", "a"],
+        );
+        check(
+            &["x", "--api-key=", "hunter2", "a"],
+            &["x", "--api-key=", "<redacted:api-key>", "a"],
+        );
+        // A value may begin like a flag.
+        check(
+            &["x", "--password", "-hunter2", "a"],
+            &["x", "--password", "<redacted:password>", "a"],
+        );
+    }
+
+    #[test]
+    fn rb_md_09_what_a_flag_sets_is_looked_into() {
+        for (argument, expect) in [
+            (
+                "--header=X-Api-Key: hunter2",
+                "--header=X-Api-Key: <redacted:x-api-key>",
+            ),
+            (
+                "--header=Authorization: token hunter2",
+                "--header=Authorization: <redacted:authorization>",
+            ),
+            (
+                "--header=Cookie: sid=hunter2",
+                "--header=Cookie: <redacted:cookie>",
+            ),
+            (
+                "--env=DB_PASSWORD=hunter2",
+                "--env=DB_PASSWORD=<redacted:db-password>",
+            ),
+            (
+                "--from-literal=password=hunter2",
+                "--from-literal=password=<redacted:password>",
+            ),
+            (
+                "--set=db.password=hunter2",
+                "--set=db.password=<redacted:db-password>",
+            ),
+            (
+                "-HAuthorization: token hunter2",
+                "-HAuthorization: <redacted:authorization>",
+            ),
+            ("-HCookie: sid=hunter2", "-HCookie: <redacted:cookie>"),
+            (
+                "Proxy-Authorization: hunter2",
+                "Proxy-Authorization: <redacted:proxy-authorization>",
+            ),
+            (
+                r#"{"a":"{\"password\":\"hunter2\"}"}"#,
+                r#"{"a":"{\"password\":\"<redacted:password>"#,
+            ),
+        ] {
+            check(&["curl", argument, "a"], &["curl", expect, "a"]);
+            let line = format!("curl '{argument}' a");
+            check(
+                &["sh", "-c", &line],
+                &["sh", "-c", &format!("curl '{expect}")],
+            );
+        }
+        let kept = [
+            "x",
+            "--set=a=b",
+            "http://secret-service:8080/a=b",
+            "--at=12:30",
+        ];
+        check(&kept, &kept);
+    }
+
+    /// Texts inside of texts: a key begins behind what escapes a character, and behind a flag of one letter.
+    #[test]
+    fn rb_md_09_escapes_and_flags_of_one_letter_end_a_word() {
+        let key = "rpk_0123456789abcdef0123456789abcdef";
+        for before in [
+            "https://h/?q=%22",
+            "https://h/?q=%2522",
+            "{\"log\":\"line\\n",
+            "{\"log\":\"line\\t",
+            "{\"log\":\"line\\r",
+            "{\"log\":\"line\\u0022",
+            "{\"a\":\"{\\\"log\\\":\\\"line\\\\n",
+            "C:\\",
+            "-k",
+            "curl -k",
+        ] {
+            let argument = format!("{before}{key}\"}}");
+            let expect = format!("{before}<redacted:reprise-key>");
+            check(&["sh", &argument], &["sh", &expect]);
+            assert!(looks_secret(&argument), "{argument}");
+        }
+        check(
+            &["sh", "https://h/?q=%22password%22%3A%22hunter2%22"],
+            &["sh", "https://h/?q=%22password%22%3A%22<redacted:password>"],
+        );
+        let kept = [
+            "-task-0123456789abcdef0123",
+            "100%task-0123456789abcdef0123",
+            "C:\\new\\task-0123456789abcdef0123",
+            "a-krpk_0123456789abcdef0123456789abcdef",
+            "é%2",
+            "\\u00e",
+        ];
+        check(&kept, &kept);
     }
 
     #[test]
