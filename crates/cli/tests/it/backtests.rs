@@ -481,7 +481,7 @@ fn a_check_of_tools_refuses_what_a_session_would_not_take() {
         (
             r#"[{"name":"look"}]"#,
             0,
-            "tool `pay`: warning: it has a contract, and the file of tools",
+            "tool `pay`: warning: it has a contract, but the file of tools",
         ),
     ] {
         let got = check(tools);

@@ -286,7 +286,7 @@ fn a_webhook_that_cannot_be_trusted_stops_the_start() {
     let world = World::new();
     for (url, says) in [
         ("http://chat.example/", "not encrypted"),
-        ("https://169.254.169.254/", "no receiver"),
+        ("https://169.254.169.254/", "not the address of a receiver"),
     ] {
         let config =
             format!("[[approval_webhooks]]\nurl = \"{url}\"\nsecret_env = \"HOOK_SECRET\"\n");
