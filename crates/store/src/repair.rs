@@ -160,7 +160,7 @@ pub fn repair(directory: &Path) -> Result<Repair, AuditError> {
     };
     if !unmended.is_empty() {
         // What the rest would be judged by cannot be trusted.
-        transaction.rollback().map_err(fault)?;
+        transaction.finish().map_err(fault)?;
         prune::closed(&connection)?;
         return Ok(Repair {
             database,
