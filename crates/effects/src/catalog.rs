@@ -219,7 +219,7 @@ async fn offered(server: &Server, secrets: &Secrets) -> Result<Vec<CatalogTool>,
             CatalogTool {
                 name: model_name(id, &tool.name),
                 description: scrubber.text(tool.description.as_deref().unwrap_or_default()),
-                parameters: scrubber.value(Value::Object((*tool.input_schema).clone())),
+                parameters: scrubber.texts(Value::Object((*tool.input_schema).clone())),
                 via: ToolOrigin::Mcp,
                 server: Some(id.to_owned()),
                 repeatable: read_only || again,

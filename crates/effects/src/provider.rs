@@ -208,7 +208,7 @@ impl Call {
                     }
                     Err(error) => EffectOutcome {
                         ok: false,
-                        ..EffectOutcome::ok(scrubber.value(error))
+                        ..EffectOutcome::ok(scrubber.texts(error))
                     },
                 }
             }
@@ -337,7 +337,7 @@ impl Call {
                 price_table,
                 usage_unknown: completion.reported.is_some(),
             }),
-            ..EffectOutcome::ok(scrubber.value(completion.into_value(request)))
+            ..EffectOutcome::ok(scrubber.texts(completion.into_value(request)))
         }
     }
 }

@@ -1,18 +1,27 @@
 //! Takes the values of secrets out of whatever comes back from outside.
 //!
-//! A value is found as it is, inside JSON text, percent-encoded, line by line, in hexadecimal, and in base64, also in the
-//! middle of a longer encoded text. Nothing finds a value that the other side has encrypted, compressed or spelt backwards: this is
+//! A value is found as it is, inside JSON text, percent-encoded, line by line, as a number, in hexadecimal, and in base64, also in
+//! the middle of a longer encoded text and where that is broken into lines. Nothing finds a value that the other side has encrypted, compressed or spelt backwards: this is
 //! a net for accidents, not a wall.
 
 mod spelling;
+mod wrapped;
+
+use std::cmp::Reverse;
+use std::ops::Range;
 
 use aho_corasick::{AhoCorasick, MatchKind};
-use canon::Value;
+use canon::{Number, Value};
+use wrapped::Joined;
 
 /// What to look for and what to write instead.
 pub(crate) struct Scrubber {
     needles: Vec<String>,
     markers: Vec<String>,
+    /// The needles that encode bytes, which programs break into lines, each with the index of its marker.
+    encoded: Vec<(String, usize)>,
+    /// Values that are numbers, which may come back in another notation.
+    numbers: Vec<(f64, usize)>,
     finder: Finder,
 }
 
@@ -20,8 +29,8 @@ pub(crate) struct Scrubber {
 enum Finder {
     /// There are none.
     Nothing,
-    /// By all their spellings at once.
-    Known(Box<AhoCorasick>),
+    /// By all their spellings at once, and by their encodings in text without blanks.
+    Known(Box<[AhoCorasick; 2]>),
     /// What there is to hide is not known: nothing is shown.
     Closed,
 }
@@ -41,33 +50,44 @@ impl Scrubber {
     /// Looks for these values: name and value.
     pub(crate) fn new<'a>(secrets: impl IntoIterator<Item = (&'a str, &'a str)>) -> Self {
         let (mut needles, mut markers) = (Vec::new(), Vec::new());
+        let (mut encoded, mut numbers) = (Vec::new(), Vec::new());
         for (name, value) in secrets {
             for needle in spelling::spellings(value) {
                 needles.push(needle);
                 markers.push(format!("[redacted:secret:{name}]"));
             }
+            // Invariant: a value has a spelling, so the last marker is its own.
+            let marker = markers.len().saturating_sub(1);
+            let encodings = spelling::encodings(value).into_iter();
+            encoded.extend(encodings.map(|needle| (needle, marker)));
+            numbers.extend(spelling::number(value).map(|number| (number, marker)));
         }
         let bytes: usize = needles.iter().map(String::len).sum();
         if needles.is_empty() {
             return Self {
                 needles,
                 markers,
+                encoded,
+                numbers,
                 finder: Finder::Nothing,
             };
         }
         if bytes > NEEDLES_BYTES_MAX {
             return Self::closed();
         }
-        let built = AhoCorasick::builder()
-            .match_kind(MatchKind::LeftmostLongest)
-            .build(&needles);
-        match built {
-            Ok(finder) => Self {
+        let mut builder = AhoCorasick::builder();
+        builder.match_kind(MatchKind::LeftmostLongest);
+        let spelt = builder.build(&needles);
+        let wrapped = builder.build(encoded.iter().map(|(needle, _)| needle));
+        match (spelt, wrapped) {
+            (Ok(spelt), Ok(wrapped)) => Self {
                 needles,
                 markers,
-                finder: Finder::Known(Box::new(finder)),
+                encoded,
+                numbers,
+                finder: Finder::Known(Box::new([spelt, wrapped])),
             },
-            Err(_) => Self::closed(),
+            (Err(_), _) | (_, Err(_)) => Self::closed(),
         }
     }
 
@@ -76,13 +96,18 @@ impl Scrubber {
         Self {
             needles: Vec::new(),
             markers: Vec::new(),
+            encoded: Vec::new(),
+            numbers: Vec::new(),
             finder: Finder::Closed,
         }
     }
 
     pub(crate) fn text(&self, text: &str) -> String {
         match &self.finder {
-            Finder::Known(finder) => finder.replace_all(text, &self.markers),
+            // Invariant: what is found and what is written is text.
+            Finder::Known(_) => {
+                String::from_utf8(self.bytes(text.as_bytes())).unwrap_or_else(|_| CLOSED.to_owned())
+            }
             Finder::Nothing => text.to_owned(),
             Finder::Closed if text.is_empty() => String::new(),
             Finder::Closed => CLOSED.to_owned(),
@@ -96,30 +121,95 @@ impl Scrubber {
 
     pub(crate) fn bytes(&self, bytes: &[u8]) -> Vec<u8> {
         match &self.finder {
-            Finder::Known(finder) => finder.replace_all_bytes(bytes, &self.markers),
+            Finder::Known(finders) => self.replaced(bytes, finders),
             Finder::Nothing => bytes.to_owned(),
             Finder::Closed if bytes.is_empty() => Vec::new(),
             Finder::Closed => CLOSED.as_bytes().to_owned(),
         }
     }
 
-    /// Scrubs every text of a value, names of members included.
+    fn replaced(&self, bytes: &[u8], finders: &[AhoCorasick; 2]) -> Vec<u8> {
+        let mut clean = Vec::with_capacity(bytes.len());
+        let mut shown = 0;
+        for (range, marker) in self.found(bytes, finders) {
+            // What begins inside an earlier one hides no less.
+            if range.start >= shown {
+                clean.extend(bytes.get(shown..range.start).unwrap_or_default());
+                clean.extend(self.markers.get(marker).map_or("", String::as_str).bytes());
+            }
+            shown = shown.max(range.end);
+        }
+        clean.extend(bytes.get(shown..).unwrap_or_default());
+        clean
+    }
+
+    /// Returns where values stand, in order, and the indexes of their markers.
+    fn found(
+        &self,
+        bytes: &[u8],
+        [spelt, wrapped]: &[AhoCorasick; 2],
+    ) -> Vec<(Range<usize>, usize)> {
+        let found = spelt.find_iter(bytes);
+        let mut found: Vec<_> = found
+            .map(|found| (found.range(), found.pattern().as_usize()))
+            .collect();
+        let joined = Joined::of(bytes);
+        if !joined.is_one_part() {
+            found.extend(wrapped.find_iter(joined.bytes()).filter_map(|found| {
+                let (_, marker) = self.encoded.get(found.pattern().as_usize())?;
+                Some((joined.range(&found.range()), *marker))
+            }));
+            found.sort_by_key(|(range, _)| (range.start, Reverse(range.end)));
+        }
+        found
+    }
+
+    /// Scrubs every text of a value, names of members included, and every number.
     pub(crate) fn value(&self, value: Value) -> Value {
+        self.walk(value, Self::number)
+    }
+
+    /// Scrubs every text of a value, where numbers are counts and bounds that are read again: what a model used, a schema.
+    pub(crate) fn texts(&self, value: Value) -> Value {
+        self.walk(value, |_, number| Value::Number(number))
+    }
+
+    fn walk(&self, value: Value, of_number: fn(&Self, Number) -> Value) -> Value {
         if matches!(self.finder, Finder::Nothing) {
             return value;
         }
+        let walk = |value| self.walk(value, of_number);
         match value {
             Value::String(text) => Value::String(self.text(&text)),
-            Value::Array(items) => items.into_iter().map(|item| self.value(item)).collect(),
+            Value::Array(items) => items.into_iter().map(walk).collect(),
             Value::Object(members) => members
                 .into_iter()
                 // Names are kept where nothing is known: they tell the parts of an answer from each other.
                 .map(|(name, member)| match self.finder {
-                    Finder::Closed => (name, self.value(member)),
-                    _ => (self.text(&name), self.value(member)),
+                    Finder::Closed => (name, walk(member)),
+                    _ => (self.text(&name), walk(member)),
                 })
                 .collect(),
-            Value::Null | Value::Bool(_) | Value::Number(_) => value,
+            Value::Number(number) => of_number(self, number),
+            Value::Null | Value::Bool(_) => value,
+        }
+    }
+
+    /// Numbers that are not known to be secret stay, also where nothing is known: they tell how many and how long.
+    fn number(&self, number: Number) -> Value {
+        if matches!(self.finder, Finder::Closed) {
+            return Value::Number(number);
+        }
+        let text = number.to_string();
+        let clean = self.text(&text);
+        if clean != text {
+            return Value::String(clean);
+        }
+        let is_same = |value: &f64| number.as_f64().map(f64::to_bits) == Some(value.to_bits());
+        let known = self.numbers.iter().find(|(value, _)| is_same(value));
+        match known.and_then(|(_, marker)| self.markers.get(*marker)) {
+            Some(marker) => Value::String(marker.clone()),
+            None => Value::Number(number),
         }
     }
 
@@ -130,23 +220,39 @@ impl Scrubber {
             return true;
         }
         let is_same = |needle: &String| without_line_ends(needle.as_bytes()) == bytes;
-        !bytes.is_empty() && self.needles.iter().any(is_same)
+        let joined = Joined::of(bytes);
+        let is_wrapped = |(needle, _): &(String, usize)| needle.as_bytes() == joined.bytes();
+        !bytes.is_empty()
+            && (self.needles.iter().any(is_same) || self.encoded.iter().any(is_wrapped))
     }
 
     /// Returns how many bytes at the end could be the beginning of something to hide.
     pub(crate) fn open_end(&self, bytes: &[u8]) -> usize {
-        let longest = self.needles.iter().map(String::len).max().unwrap_or(0);
-        let reach = longest.saturating_sub(1).min(bytes.len());
-        (1..=reach)
-            .rev()
-            .find(|length| {
-                let end = bytes.get(bytes.len() - length..).unwrap_or_default();
-                self.needles
-                    .iter()
-                    .any(|needle| needle.as_bytes().starts_with(end))
-            })
-            .unwrap_or(0)
+        let spelt = open_end(bytes, self.needles.iter());
+        let joined = Joined::of(bytes);
+        let wrapped = match open_end(
+            joined.bytes(),
+            self.encoded.iter().map(|(needle, _)| needle),
+        ) {
+            0 => 0,
+            length => bytes.len() - joined.place(joined.bytes().len() - length),
+        };
+        spelt.max(wrapped)
     }
+}
+
+/// Returns how many bytes at the end are the beginning of a needle.
+fn open_end<'a>(bytes: &[u8], needles: impl Iterator<Item = &'a String> + Clone) -> usize {
+    let longest = needles.clone().map(String::len).max().unwrap_or(0);
+    let reach = longest.saturating_sub(1).min(bytes.len());
+    (1..=reach)
+        .rev()
+        .find(|length| {
+            let end = bytes.get(bytes.len() - length..).unwrap_or_default();
+            let mut needles = needles.clone();
+            needles.any(|needle| needle.as_bytes().starts_with(end))
+        })
+        .unwrap_or(0)
 }
 
 fn without_line_ends(mut bytes: &[u8]) -> &[u8] {
@@ -270,6 +376,84 @@ mod tests {
         assert_eq!(
             scrubber().text("a secret here"),
             "a [redacted:secret:other] here"
+        );
+    }
+
+    /// Programs that encode wrap their lines: `base64` at 76 columns, mail with CRLF, dumps in pairs or groups.
+    #[test]
+    fn a_value_is_found_in_encodings_that_are_wrapped() {
+        let wrap = |text: &str, columns: usize, between: &str| {
+            let lines: Vec<String> = text
+                .as_bytes()
+                .chunks(columns)
+                .map(|line| String::from_utf8(line.to_vec()).unwrap())
+                .collect();
+            lines.join(between)
+        };
+        let hex =
+            |text: &str| -> String { text.bytes().map(|byte| format!("{byte:02x}")).collect() };
+        let scrubber = scrubber();
+        for before in ["", "a", &"ab".repeat(33), "user:"] {
+            let inside = format!("{before}{VALUE}z");
+            for encoded in [
+                STANDARD.encode(&inside),
+                URL_SAFE_NO_PAD.encode(&inside),
+                hex(&inside),
+                hex(&inside).to_uppercase(),
+            ] {
+                for columns in [2, 5, 60, 76] {
+                    for between in ["\n", "\r\n", " ", "\n  ", "\t", "\\n", "\\r\\n"] {
+                        let text = wrap(&encoded, columns, between);
+                        let text = format!("it is\n{text}\n.");
+                        let clean = scrubber.text(&text);
+                        assert!(clean.contains("[redacted:secret:db]"), "{text} -> {clean}");
+                    }
+                }
+            }
+        }
+        assert!(scrubber.is_secret(wrap(&STANDARD.encode(VALUE), 5, "\n").as_bytes()));
+        // Only encodings: words that stand side by side are no value.
+        assert_eq!(scrubber.text("sec ret\nsec\nret"), "sec ret\nsec\nret");
+        let text = format!("ok {}", wrap(&STANDARD.encode(VALUE), 5, "\r\n"));
+        for size in 1..8 {
+            let mut pieces = Pieces::new(&scrubber);
+            let chars: Vec<char> = text.chars().collect();
+            let mut shown: String = chars
+                .chunks(size)
+                .map(|piece| pieces.push(&piece.iter().collect::<String>()))
+                .collect();
+            shown.push_str(&pieces.finish());
+            let rest = shown.strip_prefix("ok [redacted:secret:db]").unwrap();
+            // What only the end of the encoding has comes behind the value.
+            assert!(rest.len() <= 4, "{size}: {shown}");
+        }
+        let cut = &text[..text.len() - 4];
+        assert_eq!(cut.len() - scrubber.open_end(cut.as_bytes()), 3);
+    }
+
+    #[test]
+    fn a_number_that_is_a_value_is_hidden() {
+        let scrubber = Scrubber::new([("pin", "8675309"), ("long", "123456789012345678901234")]);
+        let used = serde_json::json!({"usage": {"prompt_tokens": 8675309}});
+        assert_eq!(scrubber.texts(used.clone()), used);
+        let value = serde_json::json!({
+            "pin": 8675309,
+            "more": [86753091, -8675309, 8675309.0, 867530, 1.5],
+            "long": 123456789012345678901234_f64,
+        });
+        assert_eq!(
+            scrubber.value(value),
+            serde_json::json!({
+                "pin": "[redacted:secret:pin]",
+                "more": [
+                    "[redacted:secret:pin]1",
+                    "-[redacted:secret:pin]",
+                    "[redacted:secret:pin].0",
+                    867530,
+                    1.5,
+                ],
+                "long": "[redacted:secret:long]",
+            })
         );
     }
 

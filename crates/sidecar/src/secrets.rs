@@ -193,7 +193,7 @@ pub fn redact(argv: &[String]) -> (Vec<String>, Vec<Redaction>) {
             argument.push_str(&format!("<redacted:{name}>"));
         }
         redactions.push(Redaction {
-            pointer: format!("/argv/{}", secret.index),
+            pointer: pointer(secret.index),
             reason: "credential".to_owned(),
             hash: None,
         });
@@ -201,10 +201,25 @@ pub fn redact(argv: &[String]) -> (Vec<String>, Vec<Redaction>) {
     (redacted, redactions)
 }
 
-/// Returns the name of a redacted argument and the text before it.
-pub fn redacted_name(argument: &str) -> Option<(&str, &str)> {
-    let (before, name) = argument.strip_suffix('>')?.rsplit_once("<redacted:")?;
-    Some((before, name))
+/// Returns the name of what was taken out of an argument, and the text before it.
+///
+/// Ordinary text may look the same: the list tells which arguments were redacted.
+pub fn redacted_name<'a>(
+    argv: &'a [String],
+    index: usize,
+    redactions: &[Redaction],
+) -> Option<(&'a str, &'a str)> {
+    let pointer = pointer(index);
+    let is_listed = redactions
+        .iter()
+        .any(|redaction| redaction.pointer == pointer);
+    let argument = argv.get(index).filter(|_| is_listed)?;
+    argument.strip_suffix('>')?.rsplit_once("<redacted:")
+}
+
+/// The place of an argument in a sidecar.
+fn pointer(index: usize) -> String {
+    format!("/argv/{index}")
 }
 
 /// Says whether a value has the form of a credential, whatever it is called.
@@ -259,6 +274,8 @@ fn key_by_form(text: &str) -> Option<(&'static str, usize)> {
 
 /// How often a text inside a text is read.
 const READINGS_MAX: usize = 4;
+/// More backslashes than this come from no such nesting.
+const BACKSLASHES_MAX: usize = 16;
 
 /// Returns a text, and then what it says when escapes of addresses and JSON are read, once and again. All have the same length,
 /// so that a place in one is a place in the others. None replaces another: `\rpk_…` may be an escape or the end of a path.
@@ -302,7 +319,8 @@ fn escape(text: &[u8]) -> Option<(usize, u8)> {
         return Some((3, hex(&[*first, *second])?));
     }
     // JSON inside of JSON escapes the backslash too.
-    let slashes = text.iter().take_while(|byte| **byte == b'\\').count();
+    let slashes = text.iter().take(BACKSLASHES_MAX);
+    let slashes = slashes.take_while(|byte| **byte == b'\\').count();
     match text.get(slashes..)? {
         _ if slashes == 0 => None,
         [b'n' | b'r' | b't' | b'b' | b'f', ..] => Some((slashes + 1, b' ')),
@@ -686,11 +704,12 @@ mod tests {
     }
 
     #[test]
-    fn a_redacted_argument_tells_its_name() {
-        assert_eq!(
-            redacted_name("--k=<redacted:api-key>"),
-            Some(("--k=", "api-key"))
-        );
-        assert_eq!(redacted_name("plain"), None);
+    fn rb_run_07_a_redacted_argument_tells_its_name_and_text_that_looks_like_one_is_text() {
+        let argv = ["--api-key=a1", "<redacted:foo>", "plain"].map(str::to_owned);
+        let (redacted, redactions) = redact(&argv);
+        let name = |index| redacted_name(&redacted, index, &redactions);
+        assert_eq!(name(0), Some(("--api-key=", "api-key")));
+        assert_eq!([name(1), name(2), name(3)], [None; 3]);
+        assert_eq!(redacted_name(&redacted, 0, &[]), None);
     }
 }

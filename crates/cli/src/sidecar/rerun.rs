@@ -287,7 +287,7 @@ fn perform(
     place: &Place,
     outcomes: &mut Outcomes,
 ) -> anyhow::Result<()> {
-    let supplied = command::supplied(&recorded.argv, &args.supply)?;
+    let supplied = command::supplied(&recorded, &args.supply)?;
     let (worktree, root) = match place {
         Place::Commit { files, below_top } => {
             let worktree = fresh_directory(args)?;

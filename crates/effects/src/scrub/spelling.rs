@@ -32,6 +32,23 @@ pub(super) fn spellings(value: &str) -> Vec<String> {
     spellings
 }
 
+/// The encodings of a value that are long enough to be looked for across line breaks and blanks.
+pub(super) fn encodings(value: &str) -> Vec<String> {
+    let mut encodings = base64_forms(value.as_bytes());
+    encodings.extend(hex_forms(value.as_bytes()));
+    encodings.retain(|encoding| encoding.len() >= ENCODED_BYTES_MIN);
+    encodings.sort_unstable();
+    encodings.dedup();
+    encodings
+}
+
+/// A value that is a number, and long enough to be no other.
+pub(super) fn number(value: &str) -> Option<f64> {
+    let number: f64 = value.trim().parse().ok()?;
+    let digits = number.to_string();
+    (number.is_finite() && digits.len() >= ENCODED_BYTES_MIN).then_some(number)
+}
+
 /// The lines of a value that are secret by themselves: programs print long keys line by line.
 fn secret_lines(value: &str) -> impl Iterator<Item = &str> {
     value

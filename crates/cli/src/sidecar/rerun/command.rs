@@ -2,7 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
-use ::sidecar::{Files as _, is_absolute, redacted_name};
+use ::sidecar::{Files as _, General, is_absolute, redacted_name};
 use anyhow::{Context as _, ensure};
 use serde::Serialize;
 
@@ -17,7 +17,7 @@ pub(super) struct Substitution {
 }
 
 /// Fills redacted arguments from environment variables named as NAME=VARIABLE (RB-RUN-07).
-pub(super) fn supplied(argv: &[String], supply: &[String]) -> anyhow::Result<Vec<String>> {
+pub(super) fn supplied(recorded: &General, supply: &[String]) -> anyhow::Result<Vec<String>> {
     let lookup = |name: &str| {
         let variable = supply
             .iter()
@@ -31,11 +31,15 @@ pub(super) fn supplied(argv: &[String], supply: &[String]) -> anyhow::Result<Vec
         ensure!(!value.is_empty(), "variable `{variable}` is empty");
         Ok(value)
     };
-    argv.iter()
-        .map(|argument| match redacted_name(argument) {
-            Some((before, name)) => Ok(format!("{before}{}", lookup(name)?)),
-            None => Ok(argument.clone()),
-        })
+    let redactions = recorded.redactions.as_deref().unwrap_or_default();
+    let arguments = recorded.argv.iter().enumerate();
+    arguments
+        .map(
+            |(index, argument)| match redacted_name(&recorded.argv, index, redactions) {
+                Some((before, name)) => Ok(format!("{before}{}", lookup(name)?)),
+                None => Ok(argument.clone()),
+            },
+        )
         .collect()
 }
 
