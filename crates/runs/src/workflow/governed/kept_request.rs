@@ -3,6 +3,8 @@
 //! Kept is what a verdict can depend on, and that as text: values that are read take a hundred times the room of their text, and a
 //! session may prepare many requests before it proposes.
 
+use std::collections::BTreeMap;
+
 use canon::Value;
 use contracts::wire::{Wire, view_request};
 use contracts::{Compiled, OfferedTool, Request, Response, ToolChoice};
@@ -21,6 +23,8 @@ pub(super) enum RequestText {
         body: Box<[u8]>,
         tools: Box<str>,
     },
+    /// What a wrapped client has read; system texts among its messages count.
+    View(Box<str>),
     /// Nothing: rules that look at it were refused.
     Nothing,
 }
@@ -29,13 +33,16 @@ impl RequestText {
     pub(super) fn of(rules_version: RulesVersion, asked: &Preflight) -> Self {
         match rules_version < RulesVersion::Requests {
             true => Self::given(asked),
-            false => RequestForm::of(asked).text(asked),
+            false => RequestForm::of(asked).text(rules_version, asked),
         }
     }
 
     pub(super) fn given(asked: &Preflight) -> Self {
-        let given = asked.request.as_ref().unwrap_or(&Value::Null);
-        Self::Given(given.to_string().into())
+        Self::Given(given(asked))
+    }
+
+    pub(super) fn view_of(asked: &Preflight) -> Self {
+        Self::View(given(asked))
     }
 
     /// Returns what rules see.
@@ -43,6 +50,16 @@ impl RequestText {
         match self {
             Self::Given(text) => read(text).unwrap_or(contracts::Value::Null),
             Self::Nothing => contracts::Value::Null,
+            Self::View(given) => {
+                let mut view = read(given).unwrap_or(contracts::Value::Null);
+                if let contracts::Value::Object(members) = &mut view {
+                    add_system(
+                        members,
+                        view_request(Wire::OpenAiChat, given.as_bytes()).view,
+                    );
+                }
+                view
+            }
             Self::Body { wire, body, tools } => {
                 let mut view = view_request(*wire, body).view;
                 if let contracts::Value::Object(members) = &mut view {
@@ -56,7 +73,7 @@ impl RequestText {
 
     fn bytes(&self) -> usize {
         match self {
-            Self::Given(text) => text.len(),
+            Self::Given(text) | Self::View(text) => text.len(),
             Self::Body { body, tools, .. } => body.len() + tools.len(),
             Self::Nothing => 0,
         }
@@ -147,6 +164,30 @@ impl KeptRequest {
         let tools: usize = tools.sum();
         size_of::<Self>() + self.provider.len() + self.model.len() + tools + self.seen.bytes()
     }
+}
+
+fn given(asked: &Preflight) -> Box<str> {
+    let request = asked.request.as_ref().unwrap_or(&Value::Null);
+    request.to_string().into()
+}
+
+/// Has `system` tell also the system texts among messages, where it is not these.
+///
+/// What a client has read does not say in which format it was sent: with `instructions` there may be both.
+fn add_system(members: &mut BTreeMap<String, contracts::Value>, as_chat: contracts::Value) {
+    let among = match as_chat {
+        contracts::Value::Object(mut members) => members.remove("system"),
+        _ => None,
+    };
+    let Some(contracts::Value::String(among)) = among else {
+        return;
+    };
+    let system = match members.get("system") {
+        Some(contracts::Value::String(given)) if *given == among => return,
+        Some(contracts::Value::String(given)) => format!("{given}\n{among}"),
+        _ => among,
+    };
+    members.insert("system".to_owned(), contracts::Value::String(system));
 }
 
 fn read(text: &str) -> Option<contracts::Value> {
@@ -274,5 +315,124 @@ mod tests {
 
         propose(&mut session, &first, "{}");
         session.room_left(at).unwrap();
+    }
+
+    /// Proposes a call of a tool that was offered as one that the provider runs.
+    fn hosted(rules_version: &str, contract: &str, unmatched: &str) -> (Value, Value) {
+        let tool = contract.lines().next().unwrap().replace("tool: ", "");
+        let files = json!({"files": [{"file": format!("{tool}.yaml"), "text": contract}]});
+        let compiled = Contracts::compile(&serde_json::from_value(files.clone()).unwrap());
+        let start = json!({"session_id": "s", "at": "2026-01-01T00:00:00Z", "telling": rules_version,
+            "sha256": compiled.unwrap().digest(), "contracts": files,
+            "options": {"sessionId": "s", "unmatchedPolicy": unmatched}});
+        let mut session = GovernedSession::begin(&start).unwrap();
+        let preflight = json!({"name": "preflight", "expected_state_version": 0,
+            "offered_tools": [{"name": "pay", "hosted": true}],
+            "request_digest": null, "provider": "openai", "model": "m"});
+        let prepared = take(&mut session, "ann", preflight);
+        let proposed = propose(
+            &mut session,
+            &prepared["prepared_request_id"],
+            r#"{"any":1}"#,
+        );
+        (prepared["removed"][0]["reason"].clone(), proposed)
+    }
+
+    #[test]
+    fn a_call_of_a_tool_that_was_removed_because_the_provider_runs_it_is_blocked() {
+        let closed = "tool: pay\nside_effect: financial\n";
+        let read = "tool: pay\nside_effect: read\ngate: allow\ncheckpoint: {reason: asked}\n";
+        let other = "tool: other\nside_effect: read\n";
+        for (contract, removed, reason) in [
+            (closed, "risk_gate", "risk_gate_blocked"),
+            (read, "risk_gate", "risk_gate_blocked"),
+            (other, "no_contract", "unmatched_tool_blocked"),
+        ] {
+            let (was, answer) = hosted("removals", contract, "allow");
+            assert_eq!(was, removed, "{contract}");
+            assert_eq!(answer["status"], "blocked", "{answer}");
+            assert_eq!(
+                answer["verdicts"][0]["all_reasons"],
+                json!([reason]),
+                "{answer}"
+            );
+        }
+        let open = "tool: pay\nside_effect: read\ngate: allow\n";
+        let (was, answer) = hosted("removals", open, "allow");
+        assert_eq!((was, &answer["status"]), (Value::Null, &json!("allowed")));
+    }
+
+    #[test]
+    fn u2_a_session_on_record_judges_calls_of_hosted_tools_as_it_did() {
+        let (was, answer) = hosted("requests", "tool: pay\nside_effect: financial\n", "block");
+        assert_eq!(
+            (was, &answer["status"]),
+            (json!("risk_gate"), &json!("allowed"))
+        );
+    }
+
+    /// The verdict on a request that a wrapped client has read.
+    fn viewed(rules_version: &str, demanded: &str, system: Value, messages: Value) -> Value {
+        let contract = format!(
+            "tool: pay\nside_effect: read\nschema_derived: false\nassertions: {{input_invariants: [{{path: \"$.system\", {demanded}}}]}}\n"
+        );
+        let files = json!({"files": [{"file": "pay.yaml", "text": contract}]});
+        let compiled = Contracts::compile(&serde_json::from_value(files.clone()).unwrap());
+        let start = json!({"session_id": "s", "at": "2026-01-01T00:00:00Z", "telling": rules_version,
+            "sha256": compiled.unwrap().digest(), "contracts": files, "options": {"sessionId": "s"}});
+        let mut session = GovernedSession::begin(&start).unwrap();
+        let request = json!({"provider": "openai", "model": "m", "system": system, "messages": messages, "tools": ["pay"]});
+        let prepared = prepare(&mut session, request, json!({}));
+        propose(&mut session, &prepared, "{}")["status"].take()
+    }
+
+    #[test]
+    fn a_system_text_among_messages_counts_whatever_the_client_says_it_has_read() {
+        let user = json!({"role": "user", "content": "hello"});
+        let system = |role: &str, text: &str| json!([{"role": role, "content": [{"type": "text", "text": text}]}, user]);
+        let desk = "equals: desk";
+        for version in ["requests", "removals"] {
+            // As a client sends it for chat, for `instructions` and for Anthropic.
+            assert_eq!(
+                viewed(version, desk, "desk".into(), system("system", "desk")),
+                "allowed"
+            );
+            assert_eq!(
+                viewed(version, desk, "desk".into(), json!([user])),
+                "allowed"
+            );
+            assert_eq!(
+                viewed(version, desk, "evil".into(), json!([user])),
+                "blocked"
+            );
+        }
+        for role in ["system", "developer"] {
+            assert_eq!(
+                viewed("requests", desk, "desk".into(), system(role, "evil")),
+                "allowed"
+            );
+            assert_eq!(
+                viewed("removals", desk, "desk".into(), system(role, "evil")),
+                "blocked"
+            );
+            let none = "type: \"null\"";
+            assert_eq!(
+                viewed("requests", none, Value::Null, system(role, "evil")),
+                "allowed"
+            );
+            assert_eq!(
+                viewed("removals", none, Value::Null, system(role, "evil")),
+                "blocked"
+            );
+        }
+        assert_eq!(
+            viewed(
+                "removals",
+                "contains: evil",
+                "desk".into(),
+                system("system", "evil")
+            ),
+            "allowed"
+        );
     }
 }

@@ -2,7 +2,7 @@
 
 use canon::{Map, Value};
 use contracts::wire::{Wire, view_request};
-use domain::Preflight;
+use domain::{Preflight, RulesVersion};
 
 use super::kept_request::RequestText;
 
@@ -44,9 +44,13 @@ impl RequestForm {
     }
 
     /// Returns what rules see of it.
-    pub(super) fn text(self, asked: &Preflight) -> RequestText {
+    pub(super) fn text(self, rules_version: RulesVersion, asked: &Preflight) -> RequestText {
         let wire = match self {
-            Self::Nothing | Self::View => return RequestText::given(asked),
+            Self::Nothing => return RequestText::given(asked),
+            Self::View if rules_version < RulesVersion::Removals => {
+                return RequestText::given(asked);
+            }
+            Self::View => return RequestText::view_of(asked),
             Self::Body(wire) => wire,
             // Rules that look at it were refused; nothing else reads it.
             Self::Unknown => return RequestText::Nothing,
