@@ -5,6 +5,7 @@
 
 use serde::{Deserialize, Serialize};
 
+use crate::compile::ToolRules;
 use crate::contract::RiskGate;
 use crate::reason::NarrowReason;
 use crate::request::OfferedTool;
@@ -108,14 +109,12 @@ fn removal(
     let known = compiled.tools.get(name);
     let plain = |reason| Some((reason, None));
     match known {
-        // What the provider runs cannot be judged before it happens: only an explicit contract lets it stay.
-        None if tool.hosted || rules.options().unmatched == Permission::Block => {
+        None if !tool.hosted && rules.options().unmatched == Permission::Block => {
             return plain(NarrowReason::NoContract);
         }
-        Some(known) if tool.hosted => {
-            let open = known.contract.gate == Some(RiskGate::Allow);
-            if !open || known.contract.reads_arguments() {
-                return plain(NarrowReason::RiskGate);
+        _ if tool.hosted => {
+            if let Some(reason) = hosted_removal(known) {
+                return plain(reason);
             }
         }
         Some(known) if known.gate == RiskGate::Block => return plain(NarrowReason::RiskGate),
@@ -154,6 +153,16 @@ fn removal(
         return plain(NarrowReason::LabelGate);
     }
     limit_reached(rules, state, name).map(|detail| (NarrowReason::LimitReached, Some(detail)))
+}
+
+/// Says why a tool that the provider runs is removed: it cannot be judged before it happens, and only an explicit contract lets it
+/// stay.
+pub(crate) fn hosted_removal(known: Option<&ToolRules>) -> Option<NarrowReason> {
+    let Some(known) = known else {
+        return Some(NarrowReason::NoContract);
+    };
+    let is_open = known.contract.gate == Some(RiskGate::Allow);
+    (!is_open || known.contract.reads_arguments()).then_some(NarrowReason::RiskGate)
 }
 
 fn is_forbidden(rules: &Rules, state: &State, name: &str) -> bool {

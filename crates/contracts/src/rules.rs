@@ -139,6 +139,8 @@ pub struct Options {
     pub case_of_models_counts: bool,
     /// True for what was recorded when patterns could take any number of steps.
     pub patterns_unbounded: bool,
+    /// True for what was recorded when a call of a tool that the provider runs was judged as any other.
+    pub hosted_calls_pass: bool,
 }
 
 impl Options {
@@ -165,6 +167,7 @@ impl Options {
             capture_level: CaptureLevel::Redacted,
             case_of_models_counts: false,
             patterns_unbounded: false,
+            hosted_calls_pass: false,
         }
     }
 

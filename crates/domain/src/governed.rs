@@ -255,6 +255,9 @@ pub enum RulesVersion {
     Things,
     /// As before; and rules see the request as it is normalised, and patterns take a bounded number of steps.
     Requests,
+    /// As before; and a call of a tool that the request had removed because the provider runs it is blocked, and so that rules see
+    /// every system text of a request, those among its messages are part of `system` in whatever form it is handed in.
+    Removals,
 }
 
 impl RulesVersion {

@@ -9,8 +9,9 @@ use super::verdict::{Failure, Verdict};
 use crate::compile::{Compiled, ToolRules};
 use crate::contract::{Content, Contract, FinishReason, RiskGate};
 use crate::invariant::{Invariant, Operator};
+use crate::narrow::hosted_removal;
 use crate::pattern::{Steps, TOO_COSTLY};
-use crate::reason::{BlockReason, Check};
+use crate::reason::{BlockReason, Check, NarrowReason};
 use crate::request::Response;
 use crate::rules::Permission;
 use crate::schema;
@@ -81,10 +82,15 @@ pub(super) fn check(
     if offered.is_none() {
         fail(Check::V2, BlockReason::UnmatchedToolBlocked, "not_offered");
     }
-    if known.is_none() && rules.options().unmatched == Permission::Block {
+    // A tool that was removed as one that the provider runs was not shown to the model, and may have run.
+    let hosted = offered.filter(|tool| tool.hosted && !rules.options().hosted_calls_pass);
+    let removed = hosted.and_then(|_| hosted_removal(known));
+    let is_unmatched = known.is_none() && rules.options().unmatched == Permission::Block;
+    if is_unmatched || removed == Some(NarrowReason::NoContract) {
         fail(Check::V2, BlockReason::UnmatchedToolBlocked, "no_contract");
     }
-    if known.is_some_and(|known| known.gate == RiskGate::Block) {
+    let is_closed = known.is_some_and(|known| known.gate == RiskGate::Block);
+    if is_closed || removed == Some(NarrowReason::RiskGate) {
         fail(Check::V3, BlockReason::RiskGateBlocked, "risk_gate");
     }
     if let Some(answer) = rules.denied_by(call.name()) {

@@ -343,6 +343,7 @@ impl Engine {
                     let problem = Problem::new(422, "schema_invalid", message);
                     return Err(problem.with("schemas", wrong).into());
                 }
+                session.room_left(input.at)?;
                 Ok(session.attempts_left(input.at)?)
             }
             GovernedOperation::Propose(proposed) => {

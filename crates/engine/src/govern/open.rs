@@ -112,7 +112,7 @@ impl Engine {
             policies,
             slots: std::collections::BTreeMap::new(),
             workflow: None,
-            rules_version: RulesVersion::Requests,
+            rules_version: RulesVersion::Removals,
         };
         let key = idempotency.map(|given| given.key);
         for _ in 0..STALE_TRIES {

@@ -4,6 +4,7 @@
 //! effects that the outside performs. So a restart, a replay and a reader of the log come to the same state and the same
 //! verdicts as the server that answered. Fails closed: what cannot be read or checked is refused.
 
+mod kept_request;
 mod parties;
 mod people;
 mod prepare;

@@ -8,10 +8,14 @@ use contracts::{
 use domain::{Preflight, Problem, RulesVersion, Timestamp, ToolOffer};
 use serde_json::json;
 
+use super::kept_request::{KeptRequest, RequestText};
 use super::request_form::RequestForm;
 use super::session::{GovernedSession, PREPARED_MICROS, age};
 
 const PREPARED_MAX: usize = 256;
+
+/// What a session may hold of prepared requests before it takes another one.
+const PREPARED_BYTES_MAX: usize = 16 << 20;
 
 /// A request that is bound to the state.
 #[derive(Debug)]
@@ -19,8 +23,9 @@ pub(super) struct Prepared {
     pub(super) at: Timestamp,
     pub(super) state_version: u64,
     pub(super) control_revision: u64,
-    pub(super) request: Request,
-    pub(super) narrowing: Narrowing,
+    pub(super) request: KeptRequest,
+    /// Kept where the difference to what it would have done is told.
+    pub(super) narrowing: Option<Narrowing>,
 }
 
 impl GovernedSession {
@@ -48,7 +53,8 @@ impl GovernedSession {
             true => Narrowing::default(),
             false => narrow(&self.rules, &self.state, &tools),
         };
-        let view = request_seen(self.rules_version, asked)?;
+        // What cannot be read is refused whether or not anything looks at it.
+        exact(asked.request.as_ref().unwrap_or(&Value::Null))?;
         let request = Request {
             provider: asked.provider.clone(),
             model: asked.model.clone(),
@@ -58,7 +64,8 @@ impl GovernedSession {
                 None => ToolChoice::Auto,
             },
             unsupported: None,
-            view,
+            // Nothing looks at it before there are calls.
+            view: contracts::Value::Null,
         };
         if !log_only {
             self.advance(&Event::Narrowed {
@@ -86,12 +93,13 @@ impl GovernedSession {
             // Nothing is taken away where verdicts do not block.
             false => (all, json!([])),
         };
+        let compiled = self.rules.compiled();
         let prepared = Prepared {
             at: now,
             state_version,
             control_revision,
-            request,
-            narrowing,
+            request: KeptRequest::of(compiled, self.rules_version, asked, request.choice),
+            narrowing: (self.rules.options().mode == Mode::Shadow).then_some(narrowing),
         };
         self.prepared.insert(self.prepared_count, prepared);
         let mut answer = json!({
@@ -177,6 +185,23 @@ impl GovernedSession {
         Err(Problem::new(403, "session_limit_exceeded", message)
             .with("decision", decision)
             .with("prepared", under_way))
+    }
+
+    /// Refuses a request while those that wait for their proposal take up the room for them.
+    ///
+    /// # Errors
+    /// They do.
+    pub fn room_left(&self, now: Timestamp) -> Result<(), Problem> {
+        let usable = |prepared: &&Prepared| age(prepared.at, now) < PREPARED_MICROS;
+        let usable = self.prepared.values().filter(usable);
+        let held: usize = usable.map(|prepared| prepared.request.bytes()).sum();
+        match held < PREPARED_BYTES_MAX {
+            true => Ok(()),
+            false => {
+                let message = "the prepared requests that wait for their proposal are too large together: propose their responses first";
+                Err(Problem::new(429, "too_many_prepared", message).with("bytes", held))
+            }
+        }
     }
 
     /// Refuses a request that is not the one that is asked about.
@@ -332,19 +357,7 @@ impl GovernedSession {
     }
 }
 
-/// Returns the request as rules see it.
-fn request_seen(
-    rules_version: RulesVersion,
-    asked: &Preflight,
-) -> Result<contracts::Value, Problem> {
-    let given = exact(asked.request.as_ref().unwrap_or(&Value::Null))?;
-    match rules_version < RulesVersion::Requests {
-        true => Ok(given),
-        false => Ok(RequestForm::of(asked).view_for_rules(given, asked)),
-    }
-}
-
-/// The same for a request on record; none where rules cannot look at it.
+/// Returns a request on record as rules see it; none where they cannot look at it.
 pub(crate) fn recorded_request(
     rules_version: RulesVersion,
     asked: &Preflight,
@@ -354,7 +367,8 @@ pub(crate) fn recorded_request(
         true => asked.request.is_some(),
         false => !matches!(handed, RequestForm::Nothing | RequestForm::Unknown),
     };
-    request_seen(rules_version, asked).ok().filter(|_| is_seen)
+    let is_readable = exact(asked.request.as_ref().unwrap_or(&Value::Null)).is_ok();
+    (is_seen && is_readable).then(|| RequestText::of(rules_version, asked).view())
 }
 
 pub(super) fn stale(message: &str, version: u64, revision: u64) -> Problem {

@@ -4,11 +4,12 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use canon::{Digest, Value};
 use contracts::{
-    ApprovalRequest, ApprovalResponse, Call, CallKey, Decimal, Decision, Request, Response, Verdict,
+    ApprovalRequest, ApprovalResponse, Call, CallKey, Decimal, Decision, Response, Verdict,
 };
 use domain::{PermissionId, Timestamp};
 use serde_json::json;
 
+use super::kept_request::KeptRequest;
 use super::report::Receipt;
 use super::session::{GovernedSession, proposal_id, propose_number};
 
@@ -58,7 +59,7 @@ pub(super) struct ReleasedCall {
 /// What is needed to go on once people have answered.
 #[derive(Debug)]
 pub(super) struct ApprovalWait {
-    pub(super) request: Request,
+    pub(super) request: KeptRequest,
     pub(super) response: Response,
     pub(super) cost: Option<Decimal>,
     /// What was said about its calls when people were asked.

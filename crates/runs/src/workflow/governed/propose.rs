@@ -6,12 +6,13 @@
 use canon::Value;
 use contracts::{
     Answer, Answers, AttemptCost, Call, Decimal, Event, FinishReason, JudgeContext, Mode,
-    Narrowing, ProposedCall, Release, Request, Responded, Response, Settlement, Usage, Verdict,
-    judge_again, question, settle, settled,
+    Narrowing, ProposedCall, Release, Responded, Response, Settlement, Usage, Verdict, judge_again,
+    question, settle, settled,
 };
 use domain::{GovernedInput, Problem, Proposal, RulesVersion, Timestamp};
 use serde_json::json;
 
+use super::kept_request::KeptRequest;
 use super::prepare::{Prepared, prepared_number, stale};
 use super::proposals::{ApprovalWait, ReleasedCall, Status};
 use super::session::{GovernedSession, PREPARED_MICROS, age, proposal_id};
@@ -70,7 +71,7 @@ impl GovernedSession {
             permission: input.request_id.clone(),
         };
         let id = self.proposal_count;
-        self.go_on(id, waiting, Answers::new(), Some(&narrowing), input.at)
+        self.go_on(id, waiting, Answers::new(), narrowing.as_ref(), input.at)
     }
 
     /// Refuses a response whose text contracts look at and that came without it, and a text that is not the one of its digest.
@@ -194,8 +195,10 @@ impl GovernedSession {
         let id = proposal_id(number);
         let name = (waiting.asked > 0).then_some(id.as_str());
         let judgement = {
+            let compiled = self.rules.compiled();
+            let request = waiting.request.judged_with(compiled, &waiting.response);
             let occasion = JudgeContext {
-                request: &waiting.request,
+                request: &request,
                 now,
                 proposal: name,
                 answers: &answers,
@@ -325,7 +328,7 @@ impl GovernedSession {
         self.told.say(|said| said.released(released));
     }
 
-    fn cost(&self, request: &Request, proposed: &Proposal) -> Option<Decimal> {
+    fn cost(&self, request: &KeptRequest, proposed: &Proposal) -> Option<Decimal> {
         let model = format!("{}/{}", request.provider, request.model);
         let price = self.rules.options().prices.get(&model)?;
         let used = proposed.usage?;

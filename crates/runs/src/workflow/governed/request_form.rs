@@ -2,7 +2,9 @@
 
 use canon::{Map, Value};
 use contracts::wire::{Wire, view_request};
-use domain::Preflight;
+use domain::{Preflight, RulesVersion};
+
+use super::kept_request::RequestText;
 
 /// The form of a request that was handed in.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -42,35 +44,29 @@ impl RequestForm {
     }
 
     /// Returns what rules see of it.
-    pub(super) fn view_for_rules(
-        self,
-        given: contracts::Value,
-        asked: &Preflight,
-    ) -> contracts::Value {
+    pub(super) fn text(self, rules_version: RulesVersion, asked: &Preflight) -> RequestText {
         let wire = match self {
-            Self::Nothing | Self::View => return given,
+            Self::Nothing => return RequestText::given(asked),
+            Self::View if rules_version < RulesVersion::Removals => {
+                return RequestText::given(asked);
+            }
+            Self::View => return RequestText::view_of(asked),
             Self::Body(wire) => wire,
             // Rules that look at it were refused; nothing else reads it.
-            Self::Unknown => return contracts::Value::Null,
+            Self::Unknown => return RequestText::Nothing,
         };
-        let mut view = view_request(wire, &body(wire, asked, None)).view;
-        if let contracts::Value::Object(members) = &mut view {
-            let tools = asked
-                .request
-                .as_ref()
-                .and_then(|request| request.get("tools")?.as_array());
-            let names: Vec<&str> = match tools {
-                Some(tools) => tools.iter().filter_map(name_of).collect(),
-                None => asked
-                    .offered_tools
-                    .iter()
-                    .map(|tool| tool.name.as_str())
-                    .collect(),
-            };
-            let names = names.into_iter().map(contracts::Value::from);
-            members.insert("tools".to_owned(), contracts::Value::Array(names.collect()));
+        let request = asked.request.as_ref();
+        let tools = request.and_then(|request| request.get("tools")?.as_array());
+        let offered = asked.offered_tools.iter();
+        let names: Value = match tools {
+            Some(tools) => tools.iter().filter_map(name_of).collect(),
+            None => offered.map(|tool| tool.name.as_str()).collect(),
+        };
+        RequestText::Body {
+            wire,
+            body: body(wire, asked, None).into(),
+            tools: names.to_string().into(),
         }
-        view
     }
 
     /// Names something in it that cannot be judged.

@@ -282,6 +282,8 @@ pub fn apply_rules_version(rules_version: Option<RulesVersion>, options: &mut Op
         rules_version.is_none_or(|rules_version| rules_version < RulesVersion::Deciders);
     options.patterns_unbounded =
         rules_version.is_none_or(|rules_version| rules_version < RulesVersion::Requests);
+    options.hosted_calls_pass =
+        rules_version.is_none_or(|rules_version| rules_version < RulesVersion::Removals);
 }
 
 /// Returns what is kept of captures: whatever their sender left in, only `full` keeps texts that look like secrets.
