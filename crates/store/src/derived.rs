@@ -1,8 +1,8 @@
-//! Tables that are folded from the rest of the log, made anew where their own pages are damaged.
+//! Tables that are folded from the rest of the log, made again where their own pages are damaged.
 //!
 //! SQLite empties a table by walking its pages, so that one whose first page is broken can be neither read nor emptied. Here the
 //! schema forgets such a table, and it is created again for the fold to fill. The pages that it had belong to nothing from
-//! then on. A note says so, until the database was written anew without them.
+//! then on. A note says so, until the database was written again without them.
 
 use rusqlite::Connection;
 
@@ -23,13 +23,13 @@ const TABLES: [&str; 9] = [
     "field_segments",
 ];
 
-/// Makes those anew whose pages are damaged, empty, in the transaction under way.
+/// Makes those again whose pages are damaged, empty, in the transaction under way.
 pub(crate) fn renew(connection: &Connection) -> rusqlite::Result<()> {
     for table in TABLES {
         if has_table(connection, table)? && !is_whole(connection, table) {
             renew_table(connection, table)?;
             notes::put(connection, notes::PAGES_LET_GO, 1)?;
-            tracing::warn!(table, "made a damaged table anew");
+            tracing::warn!(table, "made a damaged table again");
         }
     }
     Ok(())
@@ -69,7 +69,7 @@ fn lets_go(connection: &Connection) -> rusqlite::Result<bool> {
     Ok(notes::number(connection, notes::PAGES_LET_GO)?.is_some())
 }
 
-/// Writes the database anew, without the pages that belong to nothing, when some were let go. Not within a transaction.
+/// Writes the database again, without the pages that belong to nothing, when some were let go. Not within a transaction.
 pub(crate) fn compact(connection: &Connection) -> rusqlite::Result<()> {
     if !lets_go(connection)? {
         return Ok(());
