@@ -14,7 +14,7 @@ use rusqlite::Connection;
 
 use crate::block::Block;
 use crate::fault::fault;
-use crate::recent;
+use crate::recent::{self, NewLinks};
 use crate::row::sql;
 use crate::schema::{self, SecureDelete};
 use crate::table::Table;
@@ -159,7 +159,7 @@ impl Run {
         Table::Events
             .put_merged(connection, first, merged)
             .map_err(fault)?;
-        recent::add_block(connection, first, merged.links()).map_err(fault)?;
+        recent::add_block(connection, NewLinks::Gather, first, merged.links()).map_err(fault)?;
         let places = self.blocks.iter();
         let places =
             places.flat_map(|put| put.digests.iter().map(move |digest| (digest, put.first)));

@@ -21,7 +21,7 @@ use rusqlite::{Connection, OptionalExtension, TransactionBehavior};
 use crate::block::Block;
 use crate::derived;
 use crate::fault::fault;
-use crate::recent;
+use crate::recent::{self, NewLinks};
 use crate::row::{DocumentRow, further, sql};
 use crate::table::Table;
 use crate::tree;
@@ -89,13 +89,14 @@ fn all() -> [Box<dyn Projection>; 7] {
 /// Feeds a new block to those that are written in its commit. Returns how many rows gathered.
 pub(crate) fn commit(
     connection: &Connection,
+    new_links: NewLinks,
     number: u64,
     block: &Block,
 ) -> Result<u64, StoreFault> {
     // Spelled out instead of going through all of them: this is the path of every commit. Heads and Messages the writer has
     // at hand.
     link_documents(connection, block)?;
-    recent::add_block(connection, number, block.links()).map_err(fault)
+    recent::add_block(connection, new_links, number, block.links()).map_err(fault)
 }
 
 /// Feeds a block of another database to those that say what it is linked to.

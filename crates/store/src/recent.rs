@@ -31,31 +31,68 @@ pub(crate) fn is_there(connection: &Connection) -> rusqlite::Result<bool> {
     schema::has_table(connection, "recent_links")
 }
 
-/// Adds what a block holds events of; returns how many rows that are.
+/// Where new rows go.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum NewLinks {
+    /// Here, to be moved later.
+    Gather,
+    /// To where they would be moved: what gathers here is damaged, and must not stop everybody who writes.
+    Move,
+}
+
+impl NewLinks {
+    pub(crate) fn other(self) -> Self {
+        match self {
+            Self::Gather => Self::Move,
+            Self::Move => Self::Gather,
+        }
+    }
+}
+
+/// Adds what a block holds events of; returns how many rows gathered.
 pub(crate) fn add_block(
     connection: &Connection,
+    new: NewLinks,
     first: u64,
     links: impl IntoIterator<Item = Position>,
 ) -> rusqlite::Result<u64> {
-    let mut insert = connection.prepare_cached(INSERT)?;
+    let moved = "INSERT OR IGNORE INTO event_links(link, first) VALUES (?1, ?2)";
     let mut rows = 0;
     for link in links {
-        insert.execute((sql(first), sql(link.0), OF_BLOCK))?;
-        rows += 1;
+        rows += add(connection, new, (first, link, OF_BLOCK), moved)?;
     }
     Ok(rows)
 }
 
-/// Adds a new Message of a Session.
+/// Adds a new Message of a Session; returns how many rows gathered.
 pub(crate) fn add_message(
     connection: &Connection,
+    new: NewLinks,
     key: Position,
     session: Position,
-) -> rusqlite::Result<()> {
-    connection
-        .prepare_cached(INSERT)?
-        .execute((sql(key.0), sql(session.0), OF_MESSAGE))
-        .map(drop)
+) -> rusqlite::Result<u64> {
+    let moved = "INSERT OR IGNORE INTO session_messages(session, key) VALUES (?1, ?2)";
+    add(connection, new, (key.0, session, OF_MESSAGE), moved)
+}
+
+fn add(
+    connection: &Connection,
+    new: NewLinks,
+    (number, link, kind): (u64, Position, u8),
+    moved: &str,
+) -> rusqlite::Result<u64> {
+    match new {
+        NewLinks::Gather => {
+            let mut insert = connection.prepare_cached(INSERT)?;
+            insert.execute((sql(number), sql(link.0), kind))?;
+            Ok(1)
+        }
+        NewLinks::Move => {
+            let mut insert = connection.prepare_cached(moved)?;
+            insert.execute([sql(link.0), sql(number)])?;
+            Ok(0)
+        }
+    }
 }
 
 /// Takes back that a block holds events of a resource, wherever that is said.

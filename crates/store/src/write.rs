@@ -25,6 +25,7 @@ use crate::fault::{commit_fault, fault, file_fault, only_fault};
 use crate::head_file::{HeadRecord, HeadWriter};
 use crate::leases::{self, LeaseEpochs};
 use crate::merge::{Run, WrittenBlock};
+use crate::recent::NewLinks;
 use crate::row::{DocumentRow, id_bytes, sql};
 use crate::sqlite::Options;
 use crate::table::Table;
@@ -176,6 +177,7 @@ impl Counters {
 struct Transaction<'a> {
     connection: &'a Connection,
     counters: Counters,
+    new_links: NewLinks,
 }
 
 /// What the thread that writes holds.
@@ -195,6 +197,8 @@ pub(crate) struct Writer {
     recent_max: u64,
     /// How many must have gathered before moving them is tried again.
     recent_again: u64,
+    /// Where links go.
+    new_links: NewLinks,
     purges: Purges,
 }
 
@@ -249,6 +253,7 @@ impl Writer {
             run: Run::default(),
             recent_max: options.recent_max,
             recent_again: 0,
+            new_links: NewLinks::Gather,
             purges: Purges::default(),
         };
         Ok((writer, published))
@@ -262,19 +267,26 @@ impl Writer {
         let run = self.run.take_due();
         let recent_due = self.recent_max.max(self.recent_again);
         let mut is_tidy = true;
-        let (committed, events, written, owed) = self.transact(|transaction| {
+        let worked = self.transact(|transaction| {
             if is_due {
                 published.keep_usage(transaction.connection)?;
             }
-            if run.is_some() || transaction.counters.recent > recent_due {
+            let is_full = transaction.counters.recent > recent_due;
+            if transaction.new_links == NewLinks::Gather && (run.is_some() || is_full) {
                 is_tidy = tidy(transaction, run.as_ref(), recent_due)?;
             }
             turn(&directory, transaction, commit)
-        })?;
+        });
         if !is_tidy {
             // Not before as many links again have gathered.
             self.recent_again = self.counters.recent + self.recent_max;
         }
+        if matches!(&worked, Err(CommitError::Fault(fault)) if !fault.is_full() && !fault.is_unavailable())
+        {
+            // Damage, as a rule. If it is where links are put, it refuses this turn and not the next.
+            self.new_links = self.new_links.other();
+        }
+        let (committed, events, written, owed) = worked?;
         self.run.add(written);
         self.purges.add(owed);
         self.published.with_usage(|usage| {
@@ -362,6 +374,7 @@ impl Writer {
             let Transaction {
                 connection,
                 counters,
+                new_links: _,
             } = transaction;
             let taken = take(connection, &mut || counters.next_epoch()).map_err(commit_fault)?;
             counters.keep_epoch(connection)?;
@@ -460,6 +473,7 @@ impl Writer {
         let mut transaction = Transaction {
             connection: &self.connection,
             counters: self.counters,
+            new_links: self.new_links,
         };
         let worked = work(&mut transaction);
         let counters = transaction.counters;
@@ -658,7 +672,8 @@ fn turn(
     )?;
     let new = new_blobs(connection, commit.blobs.iter().chain(small)).map_err(commit_fault)?;
     put_documents(connection, &turn.documents, &commit.expected)?;
-    transaction.counters.recent += add_messages(connection, &turn.documents, first)?;
+    let gathered = add_messages(transaction, &turn.documents, first)?;
+    transaction.counters.recent += gathered;
     let written = put_blocks(transaction, &turn.events, new)?;
     let mut leases = Vec::with_capacity(turn.leases_taken.len());
     for name in turn.leases_taken {
@@ -742,16 +757,17 @@ fn put_documents(
 
 /// Lists new Messages under their Sessions: those that an event of this commit created. Returns how many they are.
 fn add_messages(
-    connection: &Connection,
+    transaction: &Transaction<'_>,
     documents: &[Arc<Document>],
     first: Position,
 ) -> Result<u64, CommitError> {
+    let connection = transaction.connection;
     let mut rows = 0;
     for document in documents {
         let is_new = document.key >= first && document.state.kind() == ResourceKind::Message;
         if let Some(session) = document.links.session.filter(|_| is_new) {
-            recent::add_message(connection, document.key, session).map_err(commit_fault)?;
-            rows += 1;
+            rows += recent::add_message(connection, transaction.new_links, document.key, session)
+                .map_err(commit_fault)?;
         }
     }
     Ok(rows)
@@ -840,7 +856,7 @@ fn put_blocks(
         table
             .put(connection, number, &block)
             .map_err(commit_fault)?;
-        let gathered = projection::commit(connection, number, &block);
+        let gathered = projection::commit(connection, transaction.new_links, number, &block);
         transaction.counters.recent += gathered.map_err(CommitError::Fault)?;
         let insert = "INSERT INTO blobs(digest, pack, block, number) VALUES (?1, ?2, ?3, ?4)";
         let mut insert = connection.prepare_cached(insert).map_err(commit_fault)?;

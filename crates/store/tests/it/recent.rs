@@ -226,6 +226,32 @@ fn links_that_cannot_be_moved_stop_nobody() {
     assert_eq!(verify(home.path()).problems, vec![]);
 }
 
+/// Damage that leaves no room for further links: they go where they are found by.
+#[test]
+fn a_page_that_takes_no_more_links_stops_nobody() {
+    let home = tempfile::tempdir().unwrap();
+    let mut model = filled_by(open_gathering(home.path(), 512));
+    let file = home.path().join("reprise.db");
+    let page = (Tamper::open(home.path()).root_page("recent_links") as usize - 1) * 4096;
+    let mut bytes = fs::read(&file).unwrap();
+    // The place of the first row: two rows have a byte in common then.
+    bytes[page + 9] ^= 1;
+    fs::write(&file, &bytes).unwrap();
+    assert!(!verify_or_fault(home.path()));
+    let store = open_gathering(home.path(), 100);
+    let mut refused = 0;
+    for _ in 0..300 {
+        let order = model.append(20);
+        refused += usize::from(model.run(&store, order).is_err());
+    }
+    store.close();
+    assert!(refused <= 1, "{refused}");
+    let (_, written) = rebuild_and_write(home.path(), &mut |_, _| {}).unwrap();
+    fs::remove_dir_all(written.unwrap()).unwrap();
+    assert_eq!(verify(home.path()).problems, vec![]);
+    agrees(&open(home.path()), &model);
+}
+
 /// Bits of a page that holds recent links: what is noticed is mended, by folding all of it again, whatever stands there.
 #[test]
 fn a_damaged_page_of_recent_links_is_made_again() {
